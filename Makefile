@@ -1,0 +1,106 @@
+# Needs make and Go. Pinned tools (tools/*/go.mod) are built at their first use.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+FUZZTIME ?= 30s
+KILLS    ?= 50
+BENCH    ?= .
+
+BUF  := tools/run buf
+LINT := tools/run golangci-lint
+DEPS := .gen/proto-deps/.done
+BASE := proto/baseline.binpb
+
+.PHONY: help
+help: ## show this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' Makefile
+
+##### Build and test
+
+.PHONY: build test test-race demo examples
+build: ## build .bin/runnerd
+	go build -trimpath -o .bin/runnerd ./cmd/runnerd
+
+test: ## run all tests
+	go test -timeout 10m ./...
+
+test-race: ## run all tests with the race detector
+	go test -race -timeout 20m ./...
+
+demo: build ## run the demo: a whole agent run on this machine, no keys, no network
+	.bin/runnerd demo
+
+examples: build ## run every examples/*/run; each exits 0 when it works
+	@test -d examples || echo "examples: there is no examples/ folder"
+	@for run in examples/*/run; do \
+		test -x "$$run" || continue; \
+		echo "== $$run"; RUNNERD="$(CURDIR)/.bin/runnerd" "$$run" || exit 1; \
+	done
+
+##### Protos
+
+.PHONY: generate checkgenerate breaking baseline
+generate: $(DEPS) ## generate gen/ from proto/
+	$(BUF) generate
+
+checkgenerate: $(DEPS) ## check that gen/ is what proto/ gives
+	rm -rf .gen/check
+	$(BUF) generate -o .gen/check
+	diff -r gen .gen/check/gen
+
+breaking: $(DEPS) ## check that no proto change breaks stored events or clients
+	@if test -f $(BASE); then $(BUF) breaking proto --against $(BASE); \
+	else echo "breaking: nothing is checked, $(BASE) does not exist yet (make baseline, at a release)"; fi
+
+baseline: $(DEPS) ## record proto/ as what later versions stay compatible with
+	$(BUF) build proto -o $(BASE)
+
+$(DEPS): tools/protodeps/main.go tools/protodeps/go.mod
+	go -C tools/protodeps run . "$(CURDIR)/$(@D)"
+	@touch $@
+
+##### Checks
+
+.PHONY: lint fmt vuln conformance
+lint: $(DEPS) ## go vet, golangci-lint, buf lint, formats
+	go vet ./...
+	go -C tools/protodeps vet ./...
+	go -C tools/govulncheck vet ./...
+	$(LINT) run ./...
+	$(BUF) lint
+	$(BUF) format -d --exit-code proto
+
+fmt: ## format Go and proto files
+	$(LINT) fmt ./...
+	$(BUF) format -w proto
+
+vuln: ## look for known vulnerabilities in what runnerd calls
+	go -C tools/govulncheck run . "$(CURDIR)"
+
+conformance: ## run the tests and say which features of docs/conformance.md they cover
+	@mkdir -p .gen
+	@go test -json -timeout 20m ./... >.gen/test.json; true
+	go run ./tools/conformance docs/conformance.md .gen/test.json
+
+##### Longer runs
+
+.PHONY: bench fuzz kills
+bench: ## run the benchmarks (BENCH=regexp)
+	go test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
+
+fuzz: ## run every fuzz test for FUZZTIME (30s)
+	@go test -list '^Fuzz' ./... | awk '/^Fuzz/ { names[++n] = $$1 } \
+		/^ok/ { for (i = 1; i <= n; i++) print $$2, names[i]; n = 0 }' | \
+	while read -r pkg name; do \
+		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$pkg" || exit 1; \
+	done
+
+kills: ## kill -9 the daemon and the store KILLS times (50) under load
+	RUNNERD_KILLS=$(KILLS) go test -count=1 -v -run 'Kill' -timeout 120m ./...
+
+.PHONY: ci clean
+ci: ## everything that gates a change
+	.ci/run
+
+clean: ## delete what was built and generated outside gen/
+	rm -rf .bin .gen
