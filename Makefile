@@ -2,9 +2,10 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-FUZZTIME ?= 30s
-KILLS    ?= 50
-BENCH    ?= .
+MILESTONE ?= 1
+FUZZTIME  ?= 30s
+KILLS     ?= 50
+BENCH     ?= .
 
 BUF  := tools/run buf
 LINT := tools/run golangci-lint
@@ -80,7 +81,7 @@ vuln: ## look for known vulnerabilities in what runnerd calls
 conformance: ## run the tests and say which features of docs/conformance.md they cover
 	@mkdir -p .gen
 	@go test -json -timeout 20m ./... >.gen/test.json; true
-	go run ./tools/conformance docs/conformance.md .gen/test.json
+	go run ./tools/conformance -milestone $(MILESTONE) docs/conformance.md .gen/test.json
 
 ##### Longer runs
 
