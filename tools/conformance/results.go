@@ -53,7 +53,7 @@ func readResults(r io.Reader) (*results, error) {
 	res := &results{of: map[string]outcome{}}
 	failedTests := map[string]bool{} // packages with a failed test
 	var failedPackages []string
-	any := false
+	sawEvent := false
 
 	lines := bufio.NewReader(r)
 	for {
@@ -63,7 +63,7 @@ func readResults(r io.Reader) (*results, error) {
 		}
 		var event struct{ Action, Package, Test string }
 		if json.Unmarshal(line, &event) == nil {
-			any = true
+			sawEvent = true
 			switch {
 			case event.Test != "":
 				failedTests[event.Package] = failedTests[event.Package] || event.Action == "fail"
@@ -76,7 +76,7 @@ func readResults(r io.Reader) (*results, error) {
 			break
 		}
 	}
-	if !any {
+	if !sawEvent {
 		return nil, errors.New("no test event: want the output of go test -json")
 	}
 	for _, pkg := range failedPackages {

@@ -67,10 +67,10 @@ func (w *writer) write(fd protoreflect.FileDescriptor) error {
 		return fmt.Errorf("print %s: %w", fd.Path(), err)
 	}
 	path := filepath.Join(w.dir, filepath.FromSlash(fd.Path()))
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return err
 	}
-	if err := os.WriteFile(path, buf.Bytes(), 0o644); err != nil {
+	if err := os.WriteFile(path, buf.Bytes(), 0o600); err != nil {
 		return err
 	}
 	for i := range fd.Imports().Len() {
