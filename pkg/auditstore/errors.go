@@ -43,6 +43,7 @@ var (
 type CorruptError struct {
 	Run      string   // empty if it cannot be told
 	Sequence uint64   // first sequence concerned, 0 if it cannot be told
+	Last     uint64   // last sequence concerned, 0 if it cannot be told
 	Position Position // append concerned, 0 if it is not one
 	Problem  string
 }

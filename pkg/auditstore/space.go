@@ -1,0 +1,54 @@
+package auditstore
+
+import (
+	"errors"
+	"strings"
+
+	berrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
+)
+
+// growStep is by how much bbolt makes the file grow. It counts the next step
+// against the largest size before it takes it.
+const growStep = 16 << 20
+
+// Full reports whether there is too little space for anything but appends with
+// Append.Reserve. It turns false by itself once there is space.
+func (s *Store) Full() bool {
+	if s.readOnly {
+		return false
+	}
+	return s.full.Load() || s.low()
+}
+
+// low looks whether the space left, on the disk and up to the largest size, is
+// within the reserve. Free pages of the file count as space. If the disk cannot
+// be asked, the commit will tell.
+func (s *Store) low() bool {
+	stats := s.db.Stats()
+	free := int64(stats.FreePageN+stats.PendingPageN) * s.pageSize
+	if s.opts.MaxSize > 0 && s.opts.MaxSize-growStep-s.pages.Load()+free < s.opts.Reserve {
+		return true
+	}
+	var st unix.Statfs_t
+	if unix.Statfs(s.dir, &st) != nil {
+		return false
+	}
+	return int64(st.Bavail)*int64(st.Bsize)+free < s.opts.Reserve
+}
+
+// noSpace reports whether a commit failed for want of space before anything of it
+// could become visible. A failed sync is never that: what it lost is unknown.
+func noSpace(err error) bool {
+	if errors.Is(err, berrors.ErrMaxSizeReached) {
+		return true
+	}
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		var bare unix.Errno // what a sync of bbolt returns; writes come with their path
+		return !(errors.As(err, &bare) && err == error(bare))
+	}
+	// bbolt does not wrap the error of growing the file.
+	text := err.Error()
+	return strings.HasPrefix(text, "file resize error:") &&
+		(strings.HasSuffix(text, unix.ENOSPC.Error()) || strings.HasSuffix(text, unix.EDQUOT.Error()))
+}
