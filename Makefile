@@ -12,6 +12,9 @@ LINT := tools/run golangci-lint
 DEPS := .gen/proto-deps/.done
 BASE := proto/baseline.binpb
 
+# Modules whose protos are printed: the same versions here and in tools/protodeps.
+SHARED := buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go google.golang.org/genproto/googleapis/rpc
+
 .PHONY: help
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +48,10 @@ generate: $(DEPS) ## generate gen/ from proto/
 	$(BUF) generate
 
 checkgenerate: $(DEPS) ## check that gen/ is what proto/ gives
+	@for m in $(SHARED); do \
+		want=$$(go list -m $$m) && got=$$(go -C tools/protodeps list -m $$m) && test "$$want" = "$$got" || \
+		{ echo "tools/protodeps has $$got, go.mod $$want: bring them to one version"; exit 1; }; \
+	done
 	rm -rf .gen/check
 	$(BUF) generate -o .gen/check
 	diff -r gen .gen/check/gen
@@ -57,6 +64,7 @@ baseline: $(DEPS) ## record proto/ as what later versions stay compatible with
 	$(BUF) build proto -o $(BASE)
 
 $(DEPS): tools/protodeps/main.go tools/protodeps/go.mod
+	rm -rf $(@D)
 	go -C tools/protodeps run . "$(CURDIR)/$(@D)"
 	@touch $@
 
