@@ -1,0 +1,230 @@
+package runstate
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/agnivade/levenshtein"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
+)
+
+// MaxTools is the largest number of tools of an agent.
+const MaxTools = 512
+
+// Catalogue is the list of tools pinned for a run, in the form in which calls are checked against it. It is not
+// changed after it was made; runs share it and use it concurrently.
+type Catalogue struct {
+	pb      *runnerdv1.Catalogue
+	bytes   []byte
+	digest  [32]byte
+	tools   map[string]*Tool // by offered name
+	names   []string         // in the order offered
+	getCall map[string]bool  // by host
+}
+
+// Tool is one tool of a catalogue. The message it holds must not be changed.
+type Tool struct {
+	*runnerdv1.Tool
+	compiled func() (*argumentSchema, error) // at most once, at the first call: most tools of a run are never called
+}
+
+// NewCatalogue makes a catalogue of its message, which must not be changed any more.
+func NewCatalogue(pb *runnerdv1.Catalogue) *Catalogue {
+	body := deterministic(pb)
+	c := &Catalogue{
+		pb:      pb,
+		bytes:   body,
+		digest:  sha256.Sum256(body),
+		tools:   make(map[string]*Tool, len(pb.GetTools())),
+		names:   make([]string, 0, len(pb.GetTools())),
+		getCall: make(map[string]bool, len(pb.GetHostsWithGetCall())),
+	}
+	for _, tool := range pb.GetTools() {
+		c.names = append(c.names, tool.GetOfferedName())
+		c.tools[tool.GetOfferedName()] = &Tool{
+			Tool:     tool,
+			compiled: sync.OnceValues(func() (*argumentSchema, error) { return compileSchema(tool.GetInputSchemaJson()) }),
+		}
+	}
+	for _, host := range pb.GetHostsWithGetCall() {
+		c.getCall[host] = true
+	}
+	return c
+}
+
+// Proto is the message of the catalogue. It must not be changed.
+func (c *Catalogue) Proto() *runnerdv1.Catalogue { return c.pb }
+
+// Bytes is the body that is stored by Digest. It must not be changed.
+func (c *Catalogue) Bytes() []byte { return c.bytes }
+
+// Digest is the SHA-256 of Bytes.
+func (c *Catalogue) Digest() [32]byte { return c.digest }
+
+// Names lists the offered names in the order offered. The list must not be changed.
+func (c *Catalogue) Names() []string { return c.names }
+
+// HasGetCall says whether a host can be asked what became of a call.
+func (c *Catalogue) HasGetCall(host string) bool { return c.getCall[host] }
+
+// Lookup finds a tool by exactly the name under which it is offered; nil if there is none. A name that is nearly
+// right is not a name.
+func (c *Catalogue) Lookup(offeredName string) *Tool { return c.tools[offeredName] }
+
+// Nearest is the offered name most like name, to be named to a model that made a mistake; empty if none is near.
+func (c *Catalogue) Nearest(name string) string {
+	const maxCompared = 256 // bytes: names are at most 128, and comparing takes time in the product of the lengths
+	if name == "" || len(name) > maxCompared {
+		return ""
+	}
+	nearest, best := "", max(2, len(name)/2)+1
+	for _, offered := range c.names {
+		if distance := levenshtein.ComputeDistance(name, offered); distance < best {
+			nearest, best = offered, distance
+		}
+	}
+	return nearest
+}
+
+// CheckArguments checks arguments, JSON text of one object, against the input schema of a tool. Text and canonical
+// form give the same answer. The error says what is wrong and where, in at most 2 KiB.
+func (c *Catalogue) CheckArguments(tool *Tool, arguments []byte) error {
+	schema, err := tool.compiled()
+	if err != nil {
+		return err
+	}
+	return schema.check(arguments)
+}
+
+// HostTools are the tools that one host of an agent lists, and what the operator says about them.
+type HostTools struct {
+	Host       string // configured name
+	Prefix     string // put before the names of the host's tools; empty: none
+	Tools      []*runnerdv1.ToolDefinition
+	HasGetCall bool
+	Timeout    time.Duration           // of one attempt of a call
+	Override   map[string]ToolOverride // by the tool's own name
+}
+
+// ToolOverride is what the operator says about a tool; it wins over the word of the host.
+type ToolOverride struct {
+	Tier       *uint32       // nil: by the host's annotations
+	Timeout    time.Duration // 0: that of the host
+	Idempotent *bool         // nil: as the host says
+}
+
+// BuildCatalogue merges the tools of an agent's hosts, given in the order of the agent. What it leaves out, and why,
+// stands in the findings. The result depends on what the hosts list and not on which of them answered first.
+func BuildCatalogue(hosts []HostTools) (*Catalogue, []*runnerdv1.Finding) {
+	var found findings
+	pb := &runnerdv1.Catalogue{}
+	offered := countNames(hosts)
+	for _, host := range hosts {
+		if host.HasGetCall {
+			pb.HostsWithGetCall = append(pb.HostsWithGetCall, host.Host)
+		}
+		tooMany := 0
+		for _, definition := range host.Tools {
+			if !found.lint(host, definition, offered) {
+				continue
+			}
+			if len(pb.GetTools()) >= MaxTools {
+				tooMany++
+				continue
+			}
+			pb.Tools = append(pb.Tools, pinTool(host, definition))
+		}
+		if tooMany > 0 {
+			found.tooMany(host.Host, tooMany)
+		}
+	}
+	slices.Sort(pb.GetHostsWithGetCall())
+	return NewCatalogue(pb), found.list
+}
+
+// pinTool is a tool as runs of the agent see it.
+func pinTool(host HostTools, definition *runnerdv1.ToolDefinition) *runnerdv1.Tool {
+	override := host.Override[definition.GetName()]
+	tool := &runnerdv1.Tool{
+		Host:             host.Host,
+		Name:             definition.GetName(),
+		OfferedName:      host.Prefix + definition.GetName(),
+		Description:      definition.GetDescription(),
+		InputSchemaJson:  definition.GetInputSchemaJson(),
+		OutputSchemaJson: definition.GetOutputSchemaJson(),
+		Annotations:      definition.GetAnnotations(),
+		Tier:             tier(definition.GetAnnotations(), override),
+		SchemaDigest:     schemaDigest(definition),
+	}
+	tool.Recovery = recovery(tool, override, host.HasGetCall)
+	timeout := host.Timeout
+	if override.Timeout > 0 {
+		timeout = override.Timeout
+	}
+	if timeout > 0 {
+		tool.Timeout = durationpb.New(timeout)
+	}
+	return tool
+}
+
+// tier is the risk of a tool: the operator's word, else what the host declares; what nobody vouches for counts as
+// dangerous.
+func tier(annotations *runnerdv1.Annotations, override ToolOverride) uint32 {
+	switch {
+	case override.Tier != nil:
+		return *override.Tier
+	case annotations.GetReadOnly():
+		return 0
+	case annotations.GetDestructive():
+		return 3
+	case annotations != nil && annotations.Destructive != nil: // destructive is explicitly false
+		return 2
+	default:
+		return 3
+	}
+}
+
+// recovery is what may be done when the outcome of a call is lost. A tool that the operator put above tier 0 is not
+// taken for read-only, whatever its host says.
+func recovery(tool *runnerdv1.Tool, override ToolOverride, hasGetCall bool) runnerdv1.Recovery {
+	idempotent := tool.GetAnnotations().GetIdempotent()
+	if override.Idempotent != nil {
+		idempotent = *override.Idempotent
+	}
+	switch {
+	case tool.GetTier() == 0 || idempotent:
+		return runnerdv1.Recovery_RECOVERY_REPEAT
+	case hasGetCall:
+		return runnerdv1.Recovery_RECOVERY_RECONCILE
+	default:
+		return runnerdv1.Recovery_RECOVERY_NONE
+	}
+}
+
+// schemaDigest covers all that a host says about a tool: approvals and pins hold for exactly that.
+func schemaDigest(definition *runnerdv1.ToolDefinition) string {
+	sum := sha256.Sum256(deterministic(&runnerdv1.ToolDefinition{
+		Name:             definition.GetName(),
+		Description:      definition.GetDescription(),
+		InputSchemaJson:  definition.GetInputSchemaJson(),
+		OutputSchemaJson: definition.GetOutputSchemaJson(),
+		Annotations:      definition.GetAnnotations(),
+	}))
+	return hex.EncodeToString(sum[:])
+}
+
+// deterministic gives the bytes of a message by which its digest is made.
+func deterministic(m proto.Message) []byte {
+	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil {
+		// Only a string that is no UTF-8 or a missing required field can fail: neither gets past decoding.
+		panic("runstate: marshal " + string(m.ProtoReflect().Descriptor().FullName()) + ": " + err.Error())
+	}
+	return body
+}

@@ -1,0 +1,117 @@
+package runstate
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
+)
+
+const maxToolName = 128 // bytes, with the prefix of the host
+
+// findings collects remarks about the tools of an agent.
+type findings struct {
+	list []*runnerdv1.Finding
+}
+
+func (f *findings) add(host, tool, code string, severity runnerdv1.FindingSeverity, format string, args ...any) {
+	f.list = append(f.list, &runnerdv1.Finding{
+		Host: host, Tool: tool, Code: code, Severity: severity, Message: fmt.Sprintf(format, args...),
+	})
+}
+
+// lint says whether a tool is offered. The first error takes it out; what is wrong beside it would only be noise.
+func (f *findings) lint(host HostTools, tool *runnerdv1.ToolDefinition, offered map[string][]string) bool {
+	shown := printable(tool.GetName())
+	refuse := func(code, format string, args ...any) bool {
+		f.add(host.Host, shown, code, runnerdv1.FindingSeverity_FINDING_SEVERITY_ERROR, format, args...)
+		return false
+	}
+	warn := func(code, format string, args ...any) {
+		f.add(host.Host, shown, code, runnerdv1.FindingSeverity_FINDING_SEVERITY_WARNING, format, args...)
+	}
+
+	name := host.Prefix + tool.GetName()
+	if !legalToolName(host.Prefix, tool.GetName()) {
+		return refuse("invalid_name", "the name must have 1 to %d bytes (with the prefix of its host), all of them "+
+			"printable and no blanks", maxToolName)
+	}
+	if owners := offered[name]; len(owners) > 1 {
+		return refuse("name_collision", "%d tools of this agent have the name %q (hosts: %s) and none of them is offered; "+
+			"give one of the hosts a prefix", len(owners), name, strings.Join(owners, ", "))
+	}
+	if tool.GetAnnotations().GetReadOnly() && tool.GetAnnotations().GetDestructive() {
+		return refuse("contradictory_annotations", "the tool is declared both read-only and destructive")
+	}
+	schema, err := compileSchema(tool.GetInputSchemaJson())
+	if err != nil {
+		return refuse("invalid_input_schema", "%v", err)
+	}
+	if schema.acceptsNoObject() {
+		return refuse("invalid_input_schema", "the schema accepts no JSON object, so the tool can never be called")
+	}
+
+	if saysNothing(tool.GetInputSchemaJson()) {
+		warn("missing_input_schema", "no input schema: every JSON object is passed on to the tool")
+	}
+	if saysNothing(tool.GetOutputSchemaJson()) {
+		warn("missing_output_schema", "no output schema: nothing is promised about structured results")
+	}
+	if strings.TrimSpace(tool.GetDescription()) == "" {
+		warn("missing_description", "no description: the model knows the tool by its name only")
+	}
+	return true
+}
+
+func (f *findings) tooMany(host string, count int) {
+	f.add(host, "", "too_many_tools", runnerdv1.FindingSeverity_FINDING_SEVERITY_ERROR,
+		"an agent has at most %d tools; the last %d of this host are not offered", MaxTools, count)
+}
+
+// countNames gives the hosts that list each legal name, once for each time they list it. A tool that is left out for
+// another reason still takes its name: repairing it must not turn its namesake into another tool.
+func countNames(hosts []HostTools) map[string][]string {
+	owners := make(map[string][]string)
+	for _, host := range hosts {
+		for _, tool := range host.Tools {
+			if legalToolName(host.Prefix, tool.GetName()) {
+				name := host.Prefix + tool.GetName()
+				owners[name] = append(owners[name], host.Host)
+			}
+		}
+	}
+	return owners
+}
+
+// legalToolName says whether a tool can be called by its name. What may look like something else, as direction marks
+// and blanks of no width can, is not printable.
+func legalToolName(prefix, name string) bool {
+	full := prefix + name
+	if name == "" || len(full) > maxToolName || !utf8.ValidString(full) {
+		return false
+	}
+	return !strings.ContainsFunc(full, func(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) })
+}
+
+// printable makes any name safe to print, at most 128 bytes and never empty.
+func printable(name string) string {
+	if name == "" {
+		return `""`
+	}
+	quoted := strconv.Quote(name)
+	return cutText(quoted[1:len(quoted)-1], maxToolName)
+}
+
+// saysNothing says whether a schema is absent, or present and accepts everything.
+func saysNothing(schema string) bool {
+	var value any
+	if err := json.Unmarshal([]byte(schema), &value); err != nil {
+		return strings.TrimSpace(schema) == ""
+	}
+	object, isObject := value.(map[string]any)
+	return value == true || isObject && len(object) == 0
+}
