@@ -556,7 +556,7 @@ type Agent struct {
 	DecidePatience *durationpb.Duration `protobuf:"bytes,13,opt,name=decide_patience,json=decidePatience,proto3" json:"decide_patience,omitempty"`
 	// Calls of tier 0 that run together at most, 1 to 64. Default 4.
 	MaxParallelTools *uint32 `protobuf:"varint,14,opt,name=max_parallel_tools,json=maxParallelTools,proto3,oneof" json:"max_parallel_tools,omitempty"`
-	// Largest result of a call in bytes, 1 KiB to 256 MiB; units as in 16MiB. Default 16MiB.
+	// Largest result of a call in bytes, 1Ki to 256Mi, units as in 512Ki. Default 16Mi.
 	MaxResultBytes *uint64 `protobuf:"varint,15,opt,name=max_result_bytes,json=maxResultBytes,proto3,oneof" json:"max_result_bytes,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
