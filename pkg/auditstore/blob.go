@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -89,7 +90,7 @@ func (s *Store) Get(ctx context.Context, run, id string, offset int64) (rest []b
 		}
 		return io.EOF
 	})
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return nil, io.EOF // as readers expect it, bare
 	}
 	if err != nil {
