@@ -56,7 +56,7 @@ func Run(t *testing.T, open func(t *testing.T) Harness) {
 			t.Parallel()
 			h := open(t)
 			f := &fixture{h.Log, h.Blobs, h.Reopen}
-			t.Cleanup(func() { f.verify(t) })
+			defer f.verify(t) // before anything is closed
 			tt.test(t, f)
 		})
 	}
