@@ -1981,7 +1981,9 @@ type ToolCallRequested struct {
 	// What may be done when the outcome is lost.
 	Recovery Recovery `protobuf:"varint,15,opt,name=recovery,proto3,enum=runnerd.v1.Recovery" json:"recovery,omitempty"`
 	// What the host declares about the tool.
-	Annotations   *Annotations `protobuf:"bytes,16,opt,name=annotations,proto3" json:"annotations,omitempty"`
+	Annotations *Annotations `protobuf:"bytes,16,opt,name=annotations,proto3" json:"annotations,omitempty"`
+	// Digest of the tool's definition as it is pinned; empty if no tool has that name.
+	SchemaDigest  string `protobuf:"bytes,17,opt,name=schema_digest,json=schemaDigest,proto3" json:"schema_digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2126,6 +2128,13 @@ func (x *ToolCallRequested) GetAnnotations() *Annotations {
 		return x.Annotations
 	}
 	return nil
+}
+
+func (x *ToolCallRequested) GetSchemaDigest() string {
+	if x != nil {
+		return x.SchemaDigest
+	}
+	return ""
 }
 
 // ToolCallPendingApproval asks a person about a call. Its sequence is the approval_id.
@@ -3579,7 +3588,7 @@ const file_runnerd_v1_event_proto_rawDesc = "" +
 	"\aattempt\x18\x01 \x01(\rR\aattempt\x12\x18\n" +
 	"\x04code\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x01R\x04code\x12\x1e\n" +
 	"\amessage\x18\x03 \x01(\tB\x04\xe8\xe0\x18\x02R\amessage\x125\n" +
-	"\bretry_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\aretryAt\"\xa7\x05\n" +
+	"\bretry_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\aretryAt\"\xd2\x05\n" +
 	"\x11ToolCallRequested\x12\x1d\n" +
 	"\acall_id\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x06callId\x12.\n" +
 	"\x10provider_call_id\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x01R\x0eproviderCallId\x12!\n" +
@@ -3597,7 +3606,8 @@ const file_runnerd_v1_event_proto_rawDesc = "" +
 	"\x04rule\x18\r \x01(\tB\x04\xe8\xe0\x18\x01R\x04rule\x12\x12\n" +
 	"\x04tier\x18\x0e \x01(\rR\x04tier\x120\n" +
 	"\brecovery\x18\x0f \x01(\x0e2\x14.runnerd.v1.RecoveryR\brecovery\x129\n" +
-	"\vannotations\x18\x10 \x01(\v2\x17.runnerd.v1.AnnotationsR\vannotationsB\x11\n" +
+	"\vannotations\x18\x10 \x01(\v2\x17.runnerd.v1.AnnotationsR\vannotations\x12)\n" +
+	"\rschema_digest\x18\x11 \x01(\tB\x04\xe8\xe0\x18\x01R\fschemaDigestB\x11\n" +
 	"\x0f_arguments_json\"\xa3\x03\n" +
 	"\x17ToolCallPendingApproval\x12\x1d\n" +
 	"\acall_id\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x06callId\x12\x18\n" +

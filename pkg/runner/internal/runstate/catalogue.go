@@ -26,6 +26,7 @@ type Catalogue struct {
 	tools   map[string]*Tool // by offered name
 	names   []string         // in the order offered
 	getCall map[string]bool  // by host
+	offered []*runnerdv1.OfferedTool
 }
 
 // Tool is one tool of a catalogue. The message it holds must not be changed.
@@ -47,6 +48,10 @@ func NewCatalogue(pb *runnerdv1.Catalogue) *Catalogue {
 	}
 	for _, tool := range pb.GetTools() {
 		c.names = append(c.names, tool.GetOfferedName())
+		c.offered = append(c.offered, &runnerdv1.OfferedTool{
+			Name: tool.GetOfferedName(), Description: tool.GetDescription(), InputSchemaJson: tool.GetInputSchemaJson(),
+			OutputSchemaJson: tool.GetOutputSchemaJson(), Annotations: tool.GetAnnotations(),
+		})
 		c.tools[tool.GetOfferedName()] = &Tool{
 			Tool:     tool,
 			compiled: sync.OnceValues(func() (*argumentSchema, error) { return compileSchema(tool.GetInputSchemaJson()) }),
@@ -69,6 +74,9 @@ func (c *Catalogue) Digest() [32]byte { return c.digest }
 
 // Names lists the offered names in the order offered. The list must not be changed.
 func (c *Catalogue) Names() []string { return c.names }
+
+// Offered lists the tools as a decide service is shown them. The list must not be changed.
+func (c *Catalogue) Offered() []*runnerdv1.OfferedTool { return c.offered }
 
 // HasGetCall says whether a host can be asked what became of a call.
 func (c *Catalogue) HasGetCall(host string) bool { return c.getCall[host] }

@@ -1,0 +1,246 @@
+package runstate
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
+)
+
+// accept takes one fact into the run. Facts from the world that come too late or twice are dropped; facts that
+// somebody waits for are answered.
+func (t *advance) accept(f Fact) Reply {
+	switch f := f.(type) {
+	case Start:
+		t.emit(&runnerdv1.Event{Principal: f.Principal, Payload: &runnerdv1.Event_RunStarted{RunStarted: f.Started}})
+	case Pinned:
+		t.pin(f)
+	case Decided:
+		t.decided(f)
+	case DecideBroken:
+		if t.deciding(f.Iteration, f.Attempt) {
+			t.invalid(f.Attempt, f.Code, f.Message, f.Preview, nil)
+		}
+	case DecideFailed:
+		t.decideFailed(f)
+	case CallFinished:
+		t.finished(f)
+	case CallLost:
+		if c := t.attempt(f.CallID, f.Attempt); c != nil {
+			t.lost(c, f.Cause, f.Message)
+		}
+	case LookupFailed:
+		t.lookupFailed(f)
+	case Vote:
+		return t.vote(f)
+	case Input:
+		return t.input(f)
+	case Cancel:
+		return t.cancel(f)
+	case Resume:
+		return t.resume(f)
+	case Restart:
+		t.restart(f)
+	}
+	return Reply{}
+}
+
+func (t *advance) pin(f Pinned) {
+	if t.st.Closed() || t.st.ctl.Phase != phaseQueued {
+		return
+	}
+	for _, u := range f.Unavailable {
+		t.emit(&runnerdv1.Event{Payload: &runnerdv1.Event_ToolHostUnavailable{ToolHostUnavailable: u}})
+	}
+	t.st.env.Catalogue = f.Catalogue
+	t.emit(&runnerdv1.Event{Payload: &runnerdv1.Event_ToolsPinned{ToolsPinned: &runnerdv1.ToolsPinned{
+		CatalogueDigest: fmt.Sprintf("%x", f.Catalogue.Digest()),
+		Tools:           uint32(len(f.Catalogue.Names())), //nolint:gosec // at most 512
+		Findings:        f.Findings,
+	}}})
+}
+
+// input records what a person says. It is shown to the next Decide.
+func (t *advance) input(f Input) Reply {
+	st := t.st
+	if f.RequestID != "" {
+		for _, seen := range st.ctl.Inputs {
+			if seen.RequestID == f.RequestID {
+				return Reply{Sequence: seen.Sequence}
+			}
+		}
+	}
+	if st.Done() {
+		switch Resumable(st.ctl.Stop) {
+		case ResumeByInput:
+		case ResumeByCall:
+			return refuse(runnerdv1.ErrorReason_ERROR_REASON_USE_RESUME, "the run ended and goes on by ResumeRun, not by an input")
+		default:
+			return refuse(runnerdv1.ErrorReason_ERROR_REASON_RUN_ENDED, "the run has ended")
+		}
+	}
+	t.reopen(f.Principal, runnerdv1.ResumeCause_RESUME_CAUSE_INPUT)
+	in := &runnerdv1.InputReceived{
+		Text: f.Text, TextRef: f.TextRef, RequestId: f.RequestID, QuestionSequence: st.ctl.Question,
+	}
+	if f.TextRef != nil {
+		in.Text = ""
+	}
+	return Reply{Sequence: t.emit(&runnerdv1.Event{
+		Principal: f.Principal, Payload: &runnerdv1.Event_InputReceived{InputReceived: in},
+	})}
+}
+
+// cancel records that somebody wants the run to end. A run that is DONE stays as it is.
+func (t *advance) cancel(f Cancel) Reply {
+	asked := t.st.ctl.Cancel.Mode
+	stronger := asked == runnerdv1.CancelMode_CANCEL_MODE_UNSPECIFIED ||
+		asked == runnerdv1.CancelMode_CANCEL_MODE_STOP && f.Mode == runnerdv1.CancelMode_CANCEL_MODE_ABORT
+	if t.st.Done() || !stronger {
+		return Reply{}
+	}
+	t.reopen(f.Principal, runnerdv1.ResumeCause_RESUME_CAUSE_CANCEL)
+	return Reply{Sequence: t.emit(&runnerdv1.Event{
+		Principal: f.Principal,
+		Payload: &runnerdv1.Event_CancelRequested{CancelRequested: &runnerdv1.CancelRequested{
+			Mode: f.Mode, Reason: f.Reason,
+		}},
+	})}
+}
+
+// reopen begins a leg if the one before is closed.
+func (t *advance) reopen(principal string, cause runnerdv1.ResumeCause) {
+	if t.st.Closed() {
+		t.emit(&runnerdv1.Event{
+			Principal: principal,
+			Payload:   &runnerdv1.Event_RunResumed{RunResumed: &runnerdv1.RunResumed{Cause: cause}},
+		})
+	}
+}
+
+// resume lets a resumable run go on.
+func (t *advance) resume(f Resume) Reply {
+	st := t.st
+	switch {
+	case !st.Closed() && f.Budget != nil:
+		return refuse(runnerdv1.ErrorReason_ERROR_REASON_RUN_ACTIVE, "the run is active; limits can be raised when it has ended or paused")
+	case !st.Closed():
+		return Reply{}
+	case st.paused():
+		return refuse(runnerdv1.ErrorReason_ERROR_REASON_APPROVAL_OPEN, "the run waits for an approval; SubmitApproval goes on with it")
+	}
+	switch Resumable(st.ctl.Stop) {
+	case ResumeByCall:
+	case ResumeByInput:
+		return refuse(runnerdv1.ErrorReason_ERROR_REASON_INPUT_REQUIRED, "the run waits for an input; SubmitInput goes on with it")
+	default:
+		return refuse(runnerdv1.ErrorReason_ERROR_REASON_RUN_ENDED, "the run has ended")
+	}
+	budget := proto.CloneOf(st.ctl.Budget)
+	if f.Budget != nil {
+		proto.Merge(budget, f.Budget)
+	}
+	if limit := st.reached(budget); limit != "" {
+		return refuse(runnerdv1.ErrorReason_ERROR_REASON_LIMIT_STILL_REACHED, "%s still holds; raise it", limit)
+	}
+	resumed := &runnerdv1.RunResumed{Cause: runnerdv1.ResumeCause_RESUME_CAUSE_RESUME}
+	if f.Budget != nil {
+		resumed.Budget = budget
+	}
+	return Reply{Sequence: t.emit(&runnerdv1.Event{
+		Principal: f.Principal, Payload: &runnerdv1.Event_RunResumed{RunResumed: resumed},
+	})}
+}
+
+// reached names the first limit of a budget that would end the run again at once; empty: none.
+func (st *State) reached(b *runnerdv1.Budget) string {
+	c := &st.ctl
+	switch {
+	case c.Phase != phaseDecide && c.Iteration >= b.GetMaxIterations():
+		return "max_iterations"
+	case c.ToolBudgetHit && c.ToolCalls >= b.GetMaxToolCalls():
+		return "max_tool_calls"
+	case b.MaxCostCents != nil && c.Usage.CostNano > nanocentsOf(b.GetMaxCostCents()):
+		return "max_cost_cents"
+	case b.GetMaxDuration().AsDuration() > 0 && c.Running >= b.GetMaxDuration().AsDuration():
+		return "max_duration"
+	}
+	return ""
+}
+
+// restart tells the run that the daemon came back: what was in progress has no outcome and follows the rule for that.
+// Runs that wait for people, or for a slot, get no event.
+func (t *advance) restart(f Restart) {
+	st := t.st
+	if st.Status() != runnerdv1.RunState_RUN_STATE_RUNNING {
+		return
+	}
+	deciding := st.ctl.Phase == phaseDecide
+	ending := st.ctl.Cancel.Mode != runnerdv1.CancelMode_CANCEL_MODE_UNSPECIFIED
+	t.emit(&runnerdv1.Event{Payload: &runnerdv1.Event_RunRecovered{RunRecovered: &runnerdv1.RunRecovered{
+		Epoch: f.Epoch, DecideAgain: deciding && !ending,
+	}}})
+	if deciding && ending { // nothing new starts, also no Decide
+		t.close(t.ending())
+		return
+	}
+	for _, c := range st.ctl.Calls {
+		if c.Status == callStarted {
+			t.lost(c, runnerdv1.LostCause_LOST_CAUSE_RESTART, "the daemon stopped while the call was in progress")
+		}
+	}
+}
+
+// finished records the outcome of an attempt.
+func (t *advance) finished(f CallFinished) {
+	c := t.attempt(f.CallID, f.Attempt)
+	if c == nil {
+		return
+	}
+	t.outcome(c, f.Result, outcomeOf{duration: durationpb.New(f.Duration), reconciled: f.Reconciled})
+}
+
+// attempt finds the call whose given attempt is in progress; nil: it is not, and what is told about it is dropped.
+func (t *advance) attempt(callID string, attempt uint32) *call {
+	if t.st.Closed() || t.st.ctl.Phase != phaseCalls {
+		return nil
+	}
+	c := t.st.call(callID)
+	if c == nil || !c.inProgress() || c.Attempt != attempt {
+		return nil
+	}
+	return c
+}
+
+// outcomeOf is what is recorded with an outcome besides the result.
+type outcomeOf struct {
+	principal  string
+	resolution *runnerdv1.Resolution
+	duration   *durationpb.Duration
+	reconciled bool
+}
+
+// outcome records the result of a call, a failed one or not.
+func (t *advance) outcome(c *call, r Result, of outcomeOf) uint64 {
+	if r.Reason == runnerdv1.CallReason_CALL_REASON_UNSPECIFIED {
+		return t.emit(&runnerdv1.Event{
+			Principal: of.principal,
+			Payload: &runnerdv1.Event_ToolCallCompleted{ToolCallCompleted: &runnerdv1.ToolCallCompleted{
+				CallId: c.ID, Attempt: c.Attempt, Text: r.Text, StructuredJson: r.StructuredJSON,
+				StructuredRef: r.StructuredRef, Artifacts: r.Artifacts, TextTruncated: r.TextTruncated,
+				TextRepaired: r.TextRepaired, Duration: of.duration, Resolution: of.resolution, Reconciled: of.reconciled,
+			}},
+		})
+	}
+	return t.emit(&runnerdv1.Event{
+		Principal: of.principal,
+		Payload: &runnerdv1.Event_ToolCallFailed{ToolCallFailed: &runnerdv1.ToolCallFailed{
+			CallId: c.ID, Attempt: c.Attempt, Reason: r.Reason, Message: r.Text, StructuredJson: r.StructuredJSON,
+			StructuredRef: r.StructuredRef, Artifacts: r.Artifacts, TextTruncated: r.TextTruncated,
+			TextRepaired: r.TextRepaired, Duration: of.duration, Resolution: of.resolution, Reconciled: of.reconciled,
+			Code: r.Code,
+		}},
+	})
+}

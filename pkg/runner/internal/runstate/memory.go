@@ -1,0 +1,181 @@
+package runstate
+
+import (
+	"time"
+
+	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
+)
+
+// memory is the contents of a run: its history and the words around it. It is a fold of its own over the same events,
+// so that a checkpoint body need not hold contents: they are read again from the log.
+type memory struct {
+	started  *runnerdv1.RunStarted
+	owner    string
+	created  time.Time
+	entries  []*runnerdv1.HistoryEntry
+	open     *runnerdv1.DecisionEntry // decision whose calls do not all have an outcome
+	results  []*runnerdv1.HistoryEntry
+	missing  int                       // of results
+	waiting  []*runnerdv1.HistoryEntry // inputs that no Decide was shown
+	answer   *runnerdv1.FinalAnswer
+	question *runnerdv1.Question
+	message  string
+	hint     string
+}
+
+// Remember folds an event into the memory of the state only. The event must not be newer than the body the state was
+// restored from.
+func (st *State) Remember(ev *runnerdv1.Event) error {
+	st.mem.apply(ev)
+	if req := ev.GetToolCallRequested(); req != nil {
+		if c := st.call(req.GetCallId()); c != nil {
+			c.arguments = effectiveArguments(req)
+		}
+	}
+	return nil
+}
+
+// effectiveArguments returns what is sent to the host.
+func effectiveArguments(req *runnerdv1.ToolCallRequested) Part {
+	if req.ArgumentsJson != nil {
+		return Part{Text: req.GetArgumentsJson()}
+	}
+	return Part{Text: req.GetArgumentsRaw(), Ref: req.GetArgumentsRef()}
+}
+
+func (m *memory) apply(ev *runnerdv1.Event) {
+	switch p := ev.GetPayload().(type) {
+	case *runnerdv1.Event_RunStarted:
+		m.started, m.owner, m.created = p.RunStarted, ev.GetPrincipal(), ev.GetTime().AsTime()
+		for _, o := range p.RunStarted.GetObservations() {
+			m.observe(ev, o)
+		}
+	case *runnerdv1.Event_RunResumed:
+		m.message, m.hint, m.answer = "", "", nil
+	case *runnerdv1.Event_RunCompleted:
+		m.answer = p.RunCompleted.GetAnswer()
+	case *runnerdv1.Event_RunFailed:
+		m.message, m.hint, m.answer = p.RunFailed.GetMessage(), p.RunFailed.GetHint(), p.RunFailed.GetAnswer()
+	case *runnerdv1.Event_IterationStarted:
+		m.entries = append(m.entries, m.waiting...)
+		m.waiting = nil
+	case *runnerdv1.Event_DecisionMade:
+		m.decide(ev, p.DecisionMade)
+	case *runnerdv1.Event_DecisionInvalid:
+		m.observe(ev, &runnerdv1.Observation{
+			Kind: runnerdv1.ObservationKind_OBSERVATION_KIND_NOTE,
+			Text: "Your last output could not be used: " + p.DecisionInvalid.GetMessage(),
+		})
+	case *runnerdv1.Event_ToolCallRequested:
+		m.request(p.ToolCallRequested)
+	case *runnerdv1.Event_ToolCallCompleted:
+		o := p.ToolCallCompleted
+		m.outcome(ev, o.GetCallId(), &runnerdv1.Observation{
+			Kind: runnerdv1.ObservationKind_OBSERVATION_KIND_TOOL_RESULT,
+			Text: o.GetText(), StructuredJson: o.GetStructuredJson(), StructuredRef: o.GetStructuredRef(),
+			Artifacts: o.GetArtifacts(), TextTruncated: o.GetTextTruncated(), TextRepaired: o.GetTextRepaired(),
+		})
+	case *runnerdv1.Event_ToolCallFailed:
+		o := p.ToolCallFailed
+		m.outcome(ev, o.GetCallId(), &runnerdv1.Observation{
+			Kind: runnerdv1.ObservationKind_OBSERVATION_KIND_TOOL_ERROR, Reason: o.GetReason(),
+			Text: o.GetMessage(), StructuredJson: o.GetStructuredJson(), StructuredRef: o.GetStructuredRef(),
+			Artifacts: o.GetArtifacts(), TextTruncated: o.GetTextTruncated(), TextRepaired: o.GetTextRepaired(),
+		})
+	case *runnerdv1.Event_ToolCallDenied:
+		m.outcome(ev, p.ToolCallDenied.GetCallId(), &runnerdv1.Observation{
+			Kind:   runnerdv1.ObservationKind_OBSERVATION_KIND_DENIAL,
+			Reason: p.ToolCallDenied.GetReason(), Text: p.ToolCallDenied.GetMessage(),
+		})
+	case *runnerdv1.Event_ToolCallBlocked:
+		m.outcome(ev, p.ToolCallBlocked.GetCallId(), &runnerdv1.Observation{
+			Kind:   runnerdv1.ObservationKind_OBSERVATION_KIND_DENIAL,
+			Reason: p.ToolCallBlocked.GetReason(), Text: p.ToolCallBlocked.GetMessage(),
+		})
+	case *runnerdv1.Event_InputRequested:
+		m.question.Sequence, m.question.AskedAt = ev.GetSequence(), ev.GetTime()
+	case *runnerdv1.Event_InputReceived:
+		m.waiting = append(m.waiting, entry(ev, &runnerdv1.Observation{
+			Kind: runnerdv1.ObservationKind_OBSERVATION_KIND_USER_INPUT,
+			Text: p.InputReceived.GetText(), TextRef: p.InputReceived.GetTextRef(),
+		}))
+		m.question = nil
+	}
+}
+
+func entry(ev *runnerdv1.Event, o *runnerdv1.Observation) *runnerdv1.HistoryEntry {
+	return &runnerdv1.HistoryEntry{
+		Sequence: ev.GetSequence(), Iteration: ev.GetIteration(),
+		Entry: &runnerdv1.HistoryEntry_Observation{Observation: o},
+	}
+}
+
+func (m *memory) observe(ev *runnerdv1.Event, o *runnerdv1.Observation) {
+	m.entries = append(m.entries, entry(ev, o))
+}
+
+func (m *memory) decide(ev *runnerdv1.Event, d *runnerdv1.DecisionMade) {
+	e := &runnerdv1.DecisionEntry{
+		Text: d.GetText(), TextRef: d.GetTextRef(), Reasoning: d.GetReasoning(), ReasoningRef: d.GetReasoningRef(),
+		ProviderState: d.GetProviderState(), ProviderStateRef: d.GetProviderStateRef(),
+		Answer:   d.GetKind() == runnerdv1.DecisionKind_DECISION_KIND_ANSWER,
+		Question: d.GetKind() == runnerdv1.DecisionKind_DECISION_KIND_QUESTION,
+	}
+	m.entries = append(m.entries, &runnerdv1.HistoryEntry{
+		Sequence: ev.GetSequence(), Iteration: ev.GetIteration(),
+		Entry: &runnerdv1.HistoryEntry_Decision{Decision: e},
+	})
+	m.answer, m.question = nil, nil
+	switch d.GetKind() {
+	case runnerdv1.DecisionKind_DECISION_KIND_CALLS:
+		m.open = e
+		m.missing = len(d.GetCallIds())
+		m.results = make([]*runnerdv1.HistoryEntry, 0, m.missing)
+	case runnerdv1.DecisionKind_DECISION_KIND_ANSWER:
+		m.answer = &runnerdv1.FinalAnswer{Content: d.GetText(), ContentRef: d.GetTextRef(), MetadataJson: d.GetMetadataJson()}
+	case runnerdv1.DecisionKind_DECISION_KIND_QUESTION:
+		m.question = &runnerdv1.Question{Text: d.GetText()}
+	}
+}
+
+func (m *memory) request(r *runnerdv1.ToolCallRequested) {
+	m.open.Calls = append(m.open.Calls, &runnerdv1.CallEntry{
+		CallId: r.GetCallId(), ProviderCallId: r.GetProviderCallId(), ToolName: r.GetToolName(),
+		ArgumentsRaw: r.GetArgumentsRaw(), ArgumentsRef: r.GetArgumentsRef(),
+	})
+	m.results = append(m.results, nil)
+}
+
+// outcome keeps what a call came to. When the last one is there, all of them join the history in call order.
+func (m *memory) outcome(ev *runnerdv1.Event, callID string, o *runnerdv1.Observation) {
+	for i, c := range m.open.GetCalls() {
+		if c.GetCallId() == callID {
+			o.CallId, o.ProviderCallId, o.ToolName = callID, c.GetProviderCallId(), c.GetToolName()
+			m.results[i] = entry(ev, o)
+			m.missing--
+			break
+		}
+	}
+	if m.missing == 0 {
+		m.entries = append(m.entries, m.results...)
+		m.open, m.results = nil, nil
+	}
+}
+
+// History returns the memory of the run, oldest first: also results that wait for those of earlier calls, and inputs
+// that no Decide was shown yet. The entries are shared and must not be changed.
+func (st *State) History() []*runnerdv1.HistoryEntry {
+	all := make([]*runnerdv1.HistoryEntry, 0, len(st.mem.entries)+len(st.mem.results)+len(st.mem.waiting))
+	all = append(all, st.mem.entries...)
+	for _, r := range st.mem.results {
+		if r != nil {
+			all = append(all, r)
+		}
+	}
+	return append(all, st.mem.waiting...)
+}
+
+// Task returns the task of the run.
+func (st *State) Task() Part {
+	return Part{Text: st.mem.started.GetTask(), Ref: st.mem.started.GetTaskRef()}
+}
