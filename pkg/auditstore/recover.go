@@ -51,20 +51,6 @@ func checkFormat(tx *bbolt.Tx) (*bbolt.Bucket, error) {
 	return meta, nil
 }
 
-// checkPages has bbolt check all pages of the file.
-func checkPages(tx *bbolt.Tx) error {
-	var first error
-	for err := range tx.Check() { // to the end, or its goroutine would hang
-		if first == nil {
-			first = err
-		}
-	}
-	if first != nil {
-		return fmt.Errorf("%v; %s: %w", first, advice, ErrCorrupt)
-	}
-	return nil
-}
-
 // recoverTails reads the appends that are not in bucket index, checks their
 // chains and notes them. It finds the newest position.
 func (s *Store) recoverTails(tx *bbolt.Tx) error {

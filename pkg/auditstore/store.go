@@ -15,6 +15,7 @@ import (
 
 	"go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
 )
 
 // Options are the settings of a store. The zero value, or nil, means the defaults.
@@ -181,8 +182,16 @@ func open(dir string, o *Options, readOnly bool) (_ *Store, err error) {
 }
 
 // openBolt opens the file. bbolt panics on some damage, and a file that was cut
-// short faults when it is touched.
+// short faults when it is touched; then the file has to be closed for it.
 func openBolt(path string, o *Options, readOnly bool) (db *bbolt.DB, err error) {
+	var file *os.File
+	defer func() {
+		if db == nil && file != nil {
+			_ = unix.Flock(int(file.Fd()), unix.LOCK_UN) // a map that is left would keep it
+			_ = file.Close()
+		}
+	}()
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer catch(&err)
 	db, err = bbolt.Open(path, 0o600, &bbolt.Options{
 		Timeout:         o.LockTimeout,
@@ -190,6 +199,10 @@ func openBolt(path string, o *Options, readOnly bool) (db *bbolt.DB, err error) 
 		InitialMmapSize: max(o.InitialMmapSize, int(o.MaxSize)),
 		MaxSize:         int(o.MaxSize),
 		ReadOnly:        readOnly,
+		OpenFile: func(name string, flag int, perm os.FileMode) (_ *os.File, err error) {
+			file, err = os.OpenFile(name, flag|unix.O_NOFOLLOW, perm)
+			return file, err
+		},
 	})
 	if err != nil {
 		return nil, boltOpenError(path, err)
@@ -328,7 +341,7 @@ func (s *Store) load() (err error) {
 		s.indexed = Position(binary.BigEndian.Uint64(indexed))
 		unclean = meta.Get(metaOpen) != nil
 		if unclean && tx.Size() <= maxPageCheck {
-			if err := checkPages(tx); err != nil {
+			if err := checkPages(tx, s.db.Path()); err != nil {
 				return err
 			}
 		}
