@@ -330,7 +330,7 @@ func TestLost(t *testing.T) {
 				s := grpctest.Serve(t, (&fakeHost{call: func(_ *runnerdv1.CallToolRequest, stream grpc.ServerStreamingServer[runnerdv1.CallToolResponse]) error {
 					<-stream.Context().Done()
 					told <- stream.Context().Err()
-					return nil
+					return stream.Context().Err()
 				}}).register)
 				c := newClient(t, toolhost.Endpoint{Address: s.Target(), DialOptions: []grpc.DialOption{s.DialOption()}})
 				ctx, cancel := end.ctx(t.Context())

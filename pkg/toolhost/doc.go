@@ -4,7 +4,7 @@
 // A tool host with one tool is:
 //
 //	h := toolhost.NewServer()
-//	h.Tool(toolhost.Typed("add", "Adds two numbers.",
+//	h.Tool(toolhost.Typed(toolhost.Definition{Name: "add", Description: "Adds two numbers.", ReadOnly: toolhost.Yes},
 //		func(ctx context.Context, in struct{ A, B int }) (string, error) {
 //			return strconv.Itoa(in.A + in.B), nil
 //		}))
