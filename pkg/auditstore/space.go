@@ -2,6 +2,7 @@ package auditstore
 
 import (
 	"errors"
+	"math"
 	"strings"
 
 	berrors "go.etcd.io/bbolt/errors"
@@ -15,26 +16,23 @@ const growStep = 16 << 20
 // Full reports whether there is too little space for anything but appends with
 // Append.Reserve. It turns false by itself once there is space.
 func (s *Store) Full() bool {
-	if s.readOnly {
-		return false
-	}
-	return s.full.Load() || s.low()
+	return !s.readOnly && s.space() < max(s.opts.Reserve, s.tooLittle.Load())
 }
 
-// low looks whether the space left, on the disk and up to the largest size, is
-// within the reserve. Free pages of the file count as space. If the disk cannot
-// be asked, the commit will tell.
-func (s *Store) low() bool {
+// space returns the bytes left, on the disk and up to the largest size. Free pages
+// of the file count as space. If the disk cannot be asked, the commit will tell.
+func (s *Store) space() int64 {
 	stats := s.db.Stats()
+	left := int64(math.MaxInt64)
 	free := int64(stats.FreePageN+stats.PendingPageN) * s.pageSize
-	if s.opts.MaxSize > 0 && s.opts.MaxSize-growStep-s.pages.Load()+free < s.opts.Reserve {
-		return true
+	if s.opts.MaxSize > 0 {
+		left = s.opts.MaxSize - growStep - s.pages.Load() + free
 	}
 	var st unix.Statfs_t
-	if unix.Statfs(s.dir, &st) != nil {
-		return false
+	if unix.Statfs(s.dir, &st) == nil {
+		left = min(left, int64(st.Bavail)*int64(st.Bsize)+free)
 	}
-	return int64(st.Bavail)*int64(st.Bsize)+free < s.opts.Reserve
+	return left
 }
 
 // noSpace reports whether a commit failed for want of space before anything of it

@@ -100,9 +100,11 @@ type Store struct {
 
 	poison   atomic.Pointer[error]
 	poisoned chan struct{}
-	full     atomic.Bool // the last commit found too little space
-	pageSize int64
-	pages    atomic.Int64 // bytes of the file in use or once used
+	// tooLittle is the space that the last commit found too small, 0 if it went
+	// through.
+	tooLittle atomic.Int64
+	pageSize  int64
+	pages     atomic.Int64 // bytes of the file in use or once used
 
 	mu      sync.RWMutex // guards what follows; only the writer changes head, tails and ring
 	head    Position

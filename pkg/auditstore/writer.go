@@ -161,7 +161,7 @@ func answer(reqs []*request, err error) {
 func (s *Store) serve(reqs []*request) {
 	err := s.attempt(reqs, false)
 	if errors.Is(err, ErrFull) {
-		s.full.Store(true)
+		s.tooLittle.Store(s.space() + 1)
 		var again []*request
 		for _, r := range reqs {
 			if r.op.reserve() {
@@ -196,10 +196,7 @@ func (s *Store) attempt(reqs []*request, low bool) (err error) {
 		return fmt.Errorf("begin to write: %v: %w", err, ErrUnavailable)
 	}
 	s.pages.Store(tx.Size())
-	if !low {
-		low = s.low()
-		s.full.Store(low)
-	}
+	low = low || s.space() < s.opts.Reserve
 	b := newBatch(s, tx)
 	if s.head-s.indexed >= Position(s.opts.IndexEvery) {
 		b.writeIndex()
@@ -231,6 +228,7 @@ func (s *Store) attempt(reqs []*request, low bool) (err error) {
 	if err := s.commit(tx); err != nil {
 		return err
 	}
+	s.tooLittle.Store(0)
 	s.publish(b, time.Since(began))
 	return nil
 }
