@@ -103,7 +103,7 @@ func (s *argumentSchema) check(arguments []byte) (err error) {
 			panic(r)
 		}
 	}()
-	s.steps = 1<<18 + 4*len(arguments)
+	s.steps = 1<<16 + 4*len(arguments)
 	if err := s.schema.Validate(value); err != nil {
 		return errors.New(describe(err))
 	}
