@@ -1,0 +1,73 @@
+package runner
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
+)
+
+const (
+	pageTokenDomain = "runnerd/page/v1"
+	pageTokenMAC    = 16 // bytes
+	defaultPage     = 100
+)
+
+// pageTokens makes and opens page tokens: where a page ended, bound to the request it belongs to. They hold no state
+// of the server and are good after a restart. Nobody can make one, so what comes out was put in.
+type pageTokens struct{ secret []byte }
+
+// make returns the token of the page after one that ended at a place.
+func (t pageTokens) make(req proto.Message, place []byte) string {
+	return base64.RawURLEncoding.EncodeToString(append(t.mac(req, place), place...))
+}
+
+// open returns the place of a token, nil for the empty token of the first page.
+func (t pageTokens) open(req proto.Message, token string) ([]byte, error) {
+	if token == "" {
+		return nil, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil || len(raw) <= pageTokenMAC || !hmac.Equal(raw[:pageTokenMAC], t.mac(req, raw[pageTokenMAC:])) {
+		e := errorf(runnerdv1.ErrorReason_ERROR_REASON_BAD_PAGE_TOKEN,
+			"page_token is not one of this call with these filters")
+		e.Violations = []Violation{{Field: "page_token", Description: "not a token of this call with these filters"}}
+		return nil, e
+	}
+	return raw[pageTokenMAC:], nil
+}
+
+// mac binds a place to the request without what may change from page to page.
+func (t pageTokens) mac(req proto.Message, place []byte) []byte {
+	filters := proto.Clone(req).ProtoReflect()
+	for _, name := range []protoreflect.Name{"page_token", "page_size"} {
+		if fd := filters.Descriptor().Fields().ByName(name); fd != nil {
+			filters.Clear(fd)
+		}
+	}
+	// The encoding is compared only with one made by the same program or, at worst, a token is refused after an upgrade.
+	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(filters.Interface())
+	if err != nil {
+		encoded = nil // a request that was decoded can be encoded
+	}
+	inner := sha256.Sum256(encoded)
+	h := hmac.New(sha256.New, t.secret)
+	h.Write([]byte(pageTokenDomain))
+	h.Write([]byte(filters.Descriptor().FullName()))
+	h.Write([]byte{0})
+	h.Write(inner[:])
+	h.Write(place)
+	return h.Sum(nil)[:pageTokenMAC]
+}
+
+// pageLimit is how many entries a page has at most.
+func pageLimit(asked uint32) int {
+	if asked == 0 {
+		return defaultPage
+	}
+	return int(asked)
+}

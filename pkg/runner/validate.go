@@ -1,0 +1,243 @@
+package runner
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"buf.build/go/protovalidate"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/descriptorpb"
+
+	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
+)
+
+// maxJSONDepth is how deep JSON text of a caller may nest.
+const maxJSONDepth = 128
+
+// sizeLimits are the bounds of requests in bytes, where the server's own of maxReceive is too wide. The others have
+// only short fields.
+var sizeLimits = map[string]int{
+	runnerdv1.RunService_StartRun_FullMethodName:       1 << 20,
+	runnerdv1.RunService_SubmitApproval_FullMethodName: 2 << 20,
+	runnerdv1.RunService_SubmitInput_FullMethodName:    512 << 10,
+}
+
+// defaultSizeLimit is the bound of all other requests.
+const defaultSizeLimit = 256 << 10
+
+// validate checks a request of a method against its bound, the rules in its proto, and what no rule can say: names
+// and ids hold no NUL.
+func (s *Server) validate(method string, req any) error {
+	msg, ok := req.(proto.Message)
+	if !ok {
+		return nil
+	}
+	limit, ok := sizeLimits[method]
+	if !ok {
+		limit = defaultSizeLimit
+	}
+	if size := proto.Size(msg); size > limit {
+		return errorf(runnerdv1.ErrorReason_ERROR_REASON_REQUEST_TOO_LARGE,
+			"the request has %d bytes, at most %d are taken", size, limit)
+	}
+	violations := findNUL(nil, "", msg.ProtoReflect())
+	var invalid *protovalidate.ValidationError
+	switch err := s.validator.Validate(msg); {
+	case errors.As(err, &invalid):
+		for _, v := range invalid.Violations {
+			violations = append(violations, Violation{
+				Field:       protovalidate.FieldPathString(v.Proto.GetField()),
+				Description: v.Proto.GetMessage(),
+				Rule:        v.Proto.GetRuleId(),
+			})
+		}
+	case err != nil:
+		return internal(fmt.Errorf("validate %s: %w", msg.ProtoReflect().Descriptor().FullName(), err))
+	}
+	return invalidRequest(violations)
+}
+
+// invalidRequest is INVALID_REQUEST with the violations, nil if there are none.
+func invalidRequest(violations []Violation) error {
+	if len(violations) == 0 {
+		return nil
+	}
+	first := violations[0]
+	e := errorf(runnerdv1.ErrorReason_ERROR_REASON_INVALID_REQUEST, "%s: %s", first.Field, first.Description)
+	if more := len(violations) - 1; more > 0 {
+		e.Message += fmt.Sprintf(" (and %d more)", more)
+	}
+	e.Violations = violations
+	return e
+}
+
+// findNUL appends a violation for every name or id with a NUL byte. Those are the strings that are shown as they are;
+// text may hold what it likes.
+func findNUL(found []Violation, path string, msg protoreflect.Message) []Violation {
+	msg.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		name := path + string(fd.Name())
+		switch {
+		case fd.IsMap():
+			v.Map().Range(func(key protoreflect.MapKey, value protoreflect.Value) bool {
+				found = checkNUL(found, name, fd, fd.MapKey(), key.Value())
+				found = checkNUL(found, name, fd, fd.MapValue(), value)
+				return true
+			})
+		case fd.IsList():
+			for i := range v.List().Len() {
+				found = checkNUL(found, fmt.Sprintf("%s[%d]", name, i), fd, fd, v.List().Get(i))
+			}
+		default:
+			found = checkNUL(found, name, fd, fd, v)
+		}
+		return true
+	})
+	return found
+}
+
+// checkNUL looks at one value of a field; item describes it, options stand at the field.
+func checkNUL(found []Violation, path string, field, item protoreflect.FieldDescriptor, v protoreflect.Value) []Violation {
+	switch item.Kind() {
+	case protoreflect.MessageKind:
+		return findNUL(found, path+".", v.Message())
+	case protoreflect.StringKind:
+		if strings.ContainsRune(v.String(), 0) && isPlain(field) {
+			return append(found, Violation{Field: path, Description: "must hold no NUL character", Rule: "string.no_nul"})
+		}
+	default:
+	}
+	return found
+}
+
+func isPlain(field protoreflect.FieldDescriptor) bool {
+	options, ok := field.Options().(*descriptorpb.FieldOptions)
+	return ok && proto.GetExtension(options, runnerdv1.E_Redaction) == runnerdv1.Redaction_REDACTION_PLAIN
+}
+
+// widerThan names the fields of a budget that are wider than most, which is resolved: absent cost and duration, and a
+// duration or a number of failures of 0, mean that there is no limit. Absent fields of want inherit and are never wider.
+func widerThan(want, most *runnerdv1.Budget) []Violation {
+	var wider []Violation
+	check := func(field string, tooWide bool, limit any) {
+		if tooWide {
+			wider = append(wider, Violation{
+				Field: "budget." + field, Description: fmt.Sprintf("the agent allows at most %v", limit), Rule: "budget_max",
+			})
+		}
+	}
+	if want == nil {
+		return nil
+	}
+	check("max_iterations", want.GetMaxIterations() > most.GetMaxIterations(), most.GetMaxIterations())
+	check("max_tool_calls", want.GetMaxToolCalls() > most.GetMaxToolCalls(), most.GetMaxToolCalls())
+	check("max_cost_cents",
+		most.MaxCostCents != nil && want.GetMaxCostCents() > most.GetMaxCostCents(), most.GetMaxCostCents())
+
+	got, limit := want.GetMaxDuration().AsDuration(), most.GetMaxDuration().AsDuration()
+	check("max_duration", want.MaxDuration != nil && limit > 0 && (got == 0 || got > limit), limit)
+
+	inRow, mostInRow := want.GetMaxConsecutiveFailures(), most.GetMaxConsecutiveFailures()
+	check("max_consecutive_failures",
+		want.MaxConsecutiveFailures != nil && mostInRow > 0 && (inRow == 0 || inRow > mostInRow), mostInRow)
+	return wider
+}
+
+// checkBudget is BUDGET_TOO_WIDE naming the fields, nil if want is within most.
+func checkBudget(want, most *runnerdv1.Budget) error {
+	wider := widerThan(want, most)
+	if len(wider) == 0 {
+		return nil
+	}
+	e := errorf(runnerdv1.ErrorReason_ERROR_REASON_BUDGET_TOO_WIDE, "%s: %s", wider[0].Field, wider[0].Description)
+	e.Violations = wider
+	return e
+}
+
+// validateStart checks what rules in the proto cannot say about a StartRunRequest.
+func validateStart(req *runnerdv1.StartRunRequest) error {
+	var violations []Violation
+	violations = checkJSON(violations, "context_json", req.GetContextJson(), true)
+	violations = checkJSON(violations, "metadata_json", req.GetMetadataJson(), true)
+	for i, o := range req.GetInitialObservations() {
+		violations = checkJSON(violations, fmt.Sprintf("initial_observations[%d].structured_json", i), o.GetStructuredJson(), false)
+	}
+	return invalidRequest(violations)
+}
+
+// checkJSON appends a violation with the position if a text, which is not empty, is not exactly one JSON value, or
+// not an object where that is asked for.
+func checkJSON(violations []Violation, field, text string, object bool) []Violation {
+	if text == "" {
+		return violations
+	}
+	if err := scanJSON(text, object); err != nil {
+		return append(violations, Violation{Field: field, Description: err.Error(), Rule: "json"})
+	}
+	return violations
+}
+
+func scanJSON(text string, object bool) error {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	depth := 0
+	for first := true; ; first = false {
+		tok, err := d.Token()
+		if err != nil {
+			return jsonProblem(err, d.InputOffset())
+		}
+		delim, _ := tok.(json.Delim)
+		if first && object && delim != '{' {
+			return errors.New("must be a JSON object")
+		}
+		switch delim {
+		case '{', '[':
+			depth++
+		case '}', ']':
+			depth--
+		}
+		if depth > maxJSONDepth {
+			return fmt.Errorf("nests deeper than %d at byte %d", maxJSONDepth, d.InputOffset())
+		}
+		if depth == 0 {
+			break
+		}
+	}
+	end := d.InputOffset()
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("has something after the end of the JSON value at byte %d", end)
+	}
+	return nil
+}
+
+// jsonProblem says what is wrong without showing the text.
+func jsonProblem(err error, offset int64) error {
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return fmt.Errorf("is not valid JSON at byte %d", syntax.Offset)
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("is not valid JSON: it ends early, at byte %d", offset)
+	}
+	return fmt.Errorf("is not valid JSON at byte %d", offset)
+}
+
+// requestValidator compiles the rules of all requests once, when the first server is made, so that no call waits for
+// that.
+var requestValidator = sync.OnceValues(func() (protovalidate.Validator, error) {
+	var requests []protoreflect.MessageDescriptor
+	for _, file := range []protoreflect.FileDescriptor{
+		runnerdv1.File_runnerd_v1_run_service_proto, runnerdv1.File_runnerd_v1_audit_service_proto,
+	} {
+		for i := range file.Services().Len() {
+			methods := file.Services().Get(i).Methods()
+			for j := range methods.Len() {
+				requests = append(requests, methods.Get(j).Input())
+			}
+		}
+	}
+	return protovalidate.New(protovalidate.WithMessageDescriptors(requests...))
+})
