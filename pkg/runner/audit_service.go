@@ -1,0 +1,150 @@
+package runner
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc"
+
+	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
+	"github.com/runnerd/runnerd/pkg/auditstore"
+	"github.com/runnerd/runnerd/pkg/runner/internal/runstate"
+)
+
+// maxVerifications bounds the verifications in progress: each reads the whole log.
+const maxVerifications = 2
+
+// auditService is AuditService.
+type auditService struct {
+	runnerdv1.UnimplementedAuditServiceServer
+	runner    *Runner
+	verifying gauge
+}
+
+// known is RUN_NOT_FOUND unless the run is empty, which means all of them, or is there.
+func (s *auditService) known(ctx context.Context, run string) error {
+	if run == "" {
+		return nil
+	}
+	_, err := s.runner.Row(ctx, run)
+	return err
+}
+
+// VerifyAudit implements AuditService.
+func (s *auditService) VerifyAudit(req *runnerdv1.VerifyAuditRequest, stream grpc.ServerStreamingServer[runnerdv1.VerifyAuditResponse]) error {
+	ctx := stream.Context()
+	if err := s.known(ctx, req.GetRunId()); err != nil {
+		return err
+	}
+	if err := s.verifying.enter(); err != nil {
+		return err
+	}
+	defer s.verifying.leave()
+	v := &verification{store: &s.runner.store, send: stream.Send}
+	if err := v.verify(ctx, req.GetRunId()); err != nil {
+		return err
+	}
+	return v.summary()
+}
+
+// exportBatch is how many bytes of lines one message of an export has at most, unless one line is longer.
+const exportBatch = 1 << 20
+
+// exportLine is one event of an export. Bytes are base64, digests lower-case hex.
+type exportLine struct {
+	RunID    string `json:"run_id"`
+	Sequence uint64 `json:"sequence"`
+	Position uint64 `json:"position"`
+	PrevHash string `json:"prev_hash"`
+	Hash     string `json:"hash"`
+	Stored   []byte `json:"stored"`
+	Private  []byte `json:"private,omitempty"`
+	Salt     []byte `json:"salt,omitempty"`
+}
+
+// ExportAudit implements AuditService.
+func (s *auditService) ExportAudit(req *runnerdv1.ExportAuditRequest, stream grpc.ServerStreamingServer[runnerdv1.ExportAuditResponse]) error {
+	ctx := stream.Context()
+	if err := s.known(ctx, req.GetRunId()); err != nil {
+		return err
+	}
+	var lines []byte
+	flush := func() error {
+		if len(lines) == 0 {
+			return nil
+		}
+		err := stream.Send(&runnerdv1.ExportAuditResponse{Lines: lines})
+		lines = lines[:0]
+		return err
+	}
+	for at := (auditstore.Cursor{}); ; {
+		page, next, err := s.runner.cfg.Log.Read(ctx, auditstore.Scope{Run: req.GetRunId()}, at, pageSize)
+		if err != nil {
+			return err
+		}
+		if len(page) == 0 {
+			return flush()
+		}
+		for i := range page {
+			line, err := exported(&page[i], req.GetIncludePrivate())
+			if err != nil {
+				return err
+			}
+			if len(lines)+len(line) > exportBatch {
+				if err := flush(); err != nil {
+					return err
+				}
+			}
+			lines = append(lines, line...)
+		}
+		at = next
+	}
+}
+
+func exported(rec *auditstore.Record, private bool) ([]byte, error) {
+	line := exportLine{
+		RunID:    rec.Run,
+		Sequence: rec.Sequence,
+		Position: uint64(rec.Position),
+		PrevHash: fmt.Sprintf("%x", rec.PrevHash),
+		Hash:     fmt.Sprintf("%x", rec.Hash),
+		Stored:   rec.Public,
+	}
+	if private {
+		line.Private, line.Salt = rec.Private, rec.Salt
+	}
+	text, err := json.Marshal(line)
+	if err != nil {
+		return nil, fmt.Errorf("export run %s sequence %d: %w", rec.Run, rec.Sequence, err)
+	}
+	return append(text, '\n'), nil
+}
+
+// GetHead implements AuditService.
+func (s *auditService) GetHead(ctx context.Context, req *runnerdv1.GetHeadRequest) (*runnerdv1.GetHeadResponse, error) {
+	if err := s.known(ctx, req.GetRunId()); err != nil {
+		return nil, err
+	}
+	position, err := s.runner.cfg.Log.Head(ctx)
+	if err != nil {
+		return nil, err
+	}
+	resp := &runnerdv1.GetHeadResponse{LogId: s.runner.cfg.LogID, Position: uint64(position)}
+	if req.GetRunId() == "" {
+		return resp, nil
+	}
+	if err := s.runner.Inspect(ctx, req.GetRunId(), func(st *runstate.State) { resp.Sequence = st.Sequence() }); err != nil {
+		return nil, err
+	}
+	rec, ok, err := s.runner.store.recordAt(ctx, req.GetRunId(), resp.GetSequence())
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, internal(errors.New("the head of a run is not in its log"))
+	}
+	resp.Hash = rec.Hash[:]
+	return resp, nil
+}

@@ -1,0 +1,195 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
+)
+
+// sendPatience is how long a reader may take none of what is sent to it before its stream is ended.
+const sendPatience = 30 * time.Second
+
+// StreamEvents implements RunService.
+func (s *runService) StreamEvents(req *runnerdv1.StreamEventsRequest, stream grpc.ServerStreamingServer[runnerdv1.StreamEventsResponse]) error {
+	ctx := stream.Context()
+	if err := validateStream(req); err != nil {
+		return err
+	}
+	raw, err := s.mayWatch(ctx, req)
+	if err != nil {
+		return err
+	}
+	out := &eventSender{ctx: ctx, stream: stream, raw: raw, began: time.Now()}
+	out.resume.Store(&req.AfterCursor)
+	err = s.runner.Watch(ctx, WatchOptions{
+		Run:           req.GetRunId(),
+		AfterSequence: req.AfterSequence,
+		AfterCursor:   req.GetAfterCursor(),
+		Types:         req.GetTypes(),
+		Follow:        req.GetFollow(),
+		Signals:       req.GetIncludeSignals(),
+		Raw:           req.GetIncludeRaw(),
+	}, out.send)
+	return out.ended(endedBy(ctx, err))
+}
+
+// streamTypes are the names that a stream can be filtered by: of all events and of all signals.
+var streamTypes = payloadNames(
+	(*runnerdv1.Event)(nil).ProtoReflect().Descriptor(),
+	(*runnerdv1.Signal)(nil).ProtoReflect().Descriptor(),
+)
+
+// payloadNames are the names of the fields of the oneof "payload" of messages.
+func payloadNames(messages ...protoreflect.MessageDescriptor) []string {
+	var names []string
+	for _, message := range messages {
+		fields := message.Oneofs().ByName("payload").Fields()
+		for i := range fields.Len() {
+			names = append(names, string(fields.Get(i).Name()))
+		}
+	}
+	return names
+}
+
+// validateStream checks what belongs to which scope.
+func validateStream(req *runnerdv1.StreamEventsRequest) error {
+	for _, name := range req.GetTypes() {
+		if !slices.Contains(streamTypes, name) {
+			e := errorf(runnerdv1.ErrorReason_ERROR_REASON_UNKNOWN_EVENT_TYPE, "no event or signal has the type %q", name)
+			e.Violations = []Violation{{Field: "types", Description: e.Message}}
+			return e.with("type", cutText(name))
+		}
+	}
+	switch {
+	case req.GetAll() && req.AfterSequence != nil:
+		return invalidField("after_sequence", "belongs to the scope of a run, use after_cursor")
+	case req.GetAll() && req.GetIncludeSignals():
+		return invalidField("include_signals", "belongs to the scope of a run")
+	case req.AfterSequence != nil && req.GetAfterCursor() != "":
+		return invalidField("after_cursor", "cannot be given together with after_sequence")
+	}
+	return nil
+}
+
+// mayWatch says whether the caller may watch what it asks for, and whether it sees what redaction takes from others.
+func (s *runService) mayWatch(ctx context.Context, req *runnerdv1.StreamEventsRequest) (raw bool, err error) {
+	p, owner := PrincipalFrom(ctx), ""
+	if !req.GetAll() {
+		row, err := s.row(ctx, runnerdv1.RunService_StreamEvents_FullMethodName, req.GetRunId())
+		if err != nil {
+			return false, err
+		}
+		owner = row.GetRun().GetOwner()
+	}
+	raw = p.seesRaw(owner)
+	switch {
+	case !req.GetIncludeRaw() || raw:
+		return raw, nil
+	case !p.Credential:
+		return false, credentialRequired("raw events need a credential")
+	default:
+		return false, permissionDenied("raw events are for the owner of the run and for admins")
+	}
+}
+
+// eventSender sends what a watcher gets. A Send blocks for as long as the reader does not read, so it happens beside
+// the goroutine of the handler, which watches the time. When the handler returns, grpc ends a Send that blocks.
+type eventSender struct {
+	ctx    context.Context //nolint:containedctx // that of the stream
+	stream grpc.ServerStream
+	raw    bool // text in signals may be seen
+
+	began   time.Time
+	sending atomic.Int64           // when the message began that is being sent, since began
+	resume  atomic.Pointer[string] // cursor of the last event that was sent
+}
+
+// send sends a batch, in order, and returns when all of it is handed to the transport.
+func (s *eventSender) send(items []WatchItem) error {
+	s.sending.Store(int64(time.Since(s.began)))
+	done := make(chan error, 1)
+	go func() { done <- s.sendAll(items) }()
+	timer := time.NewTimer(sendPatience)
+	defer timer.Stop()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-s.ctx.Done():
+			return context.Cause(s.ctx)
+		case <-timer.C:
+			blocked := time.Since(s.began) - time.Duration(s.sending.Load())
+			if blocked >= sendPatience {
+				return errorf(runnerdv1.ErrorReason_ERROR_REASON_SLOW_READER, "the reader took nothing for %s", sendPatience)
+			}
+			timer.Reset(sendPatience - blocked)
+		}
+	}
+}
+
+func (s *eventSender) sendAll(items []WatchItem) error {
+	for i := range items {
+		item := &items[i]
+		s.sending.Store(int64(time.Since(s.began)))
+		var message any
+		if item.Signal == nil {
+			message = &eventFrame{event: item.Event, cursor: item.Cursor}
+		} else if signal := s.visible(item.Signal); signal != nil {
+			message = &runnerdv1.StreamEventsResponse{Signal: signal}
+		} else {
+			continue
+		}
+		if err := s.stream.SendMsg(message); err != nil {
+			return err
+		}
+		if item.Cursor != "" {
+			s.resume.Store(&item.Cursor)
+		}
+	}
+	return nil
+}
+
+// visible is what the caller may see of a signal; nil: nothing. Text is raw, so it is for those who see raw events.
+func (s *eventSender) visible(signal *runnerdv1.Signal) *runnerdv1.Signal {
+	if s.raw {
+		return signal
+	}
+	switch p := signal.GetPayload().(type) {
+	case *runnerdv1.Signal_TextDelta:
+		return nil
+	case *runnerdv1.Signal_ToolProgress:
+		if p.ToolProgress.GetMessage() == "" {
+			return signal
+		}
+		signal = proto.CloneOf(signal)
+		signal.GetToolProgress().Message = ""
+	}
+	return signal
+}
+
+// ended adds where to go on to the end of a stream that another stream can take up.
+func (s *eventSender) ended(err error) error {
+	var told *Error
+	if !errors.As(err, &told) {
+		return err
+	}
+	resume := *s.resume.Load()
+	switch told.Kind() {
+	case KindExhausted, KindUnavailable:
+		if resume == "" {
+			return err // nothing was sent: the same request goes on
+		}
+		// The reasons of this side are shared by all streams.
+		return (&Error{Reason: told.Reason, Message: told.Message, Err: told.Err}).with("resume_after", resume)
+	default:
+		return err
+	}
+}
