@@ -123,6 +123,7 @@ type Runner struct {
 	ctx     context.Context // of all engines and effects; ends when a drain is over
 	abandon context.CancelCauseFunc
 	work    sync.WaitGroup // engines
+	effects sync.WaitGroup
 
 	loaded   chan struct{} // closed when open is filled
 	ready    chan struct{} // closed when every open run is recovered

@@ -1,0 +1,301 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
+	"github.com/runnerd/runnerd/pkg/auditstore"
+	"github.com/runnerd/runnerd/pkg/runner/internal/runstate"
+)
+
+// errNotWanted is why an effect is cancelled that the run does not want any more.
+var errNotWanted = errors.New("not wanted any more")
+
+// work does one effect in the world and returns the one fact that it ends with; an error becomes a fact by failed.
+type work struct {
+	deadline time.Time // zero: none
+	flight   flight
+	do       func(ctx context.Context, token string) (runstate.Fact, error)
+	failed   func(ctx context.Context, err error) runstate.Fact
+}
+
+// start begins an effect. Its goroutine ends with exactly one fact, or none if the daemon stops before.
+func (e *engine) start(effect runstate.Effect) {
+	var w work
+	switch f := effect.(type) {
+	case runstate.ListTools:
+		w = e.listTools()
+	case runstate.Decide:
+		w = e.decide(f)
+	case runstate.CallTool:
+		w = e.callTool(f)
+	case runstate.GetCall:
+		w = e.getCall(f)
+	default:
+		panic(fmt.Sprintf("unknown effect %T", effect))
+	}
+	key := effect.Key()
+	ctx, cancel := context.WithCancelCause(e.r.ctx)
+	e.effects[key] = cancel
+	w.flight.since = e.r.now()
+	token := e.r.tokens.begin(e.run, key, w.flight)
+	e.r.effects.Add(1)
+	go func() {
+		defer e.r.effects.Done()
+		defer cancel(nil)
+		fact := e.r.perform(ctx, w, token)
+		e.r.tokens.end(e.run, key)
+		if e.r.ctx.Err() == nil {
+			e.mail.put(item{fact: fact, effect: key})
+		}
+	}()
+}
+
+// perform does an effect within its deadline. A panic is an error of that effect only.
+func (r *Runner) perform(ctx context.Context, w work, token string) (fact runstate.Fact) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.log.Error("an effect panicked", "effect", w.flight.name, "panic", p, "stack", string(debug.Stack()))
+			fact = w.failed(ctx, fmt.Errorf("panic: %v", p))
+		}
+	}()
+	call := ctx
+	if !w.deadline.IsZero() {
+		var cancel context.CancelFunc
+		// A span of time, not a time: the deadline is on the runner's clock.
+		call, cancel = context.WithTimeout(ctx, w.deadline.Sub(r.now()))
+		defer cancel()
+	}
+	fact, err := w.do(call, token)
+	if err != nil {
+		return w.failed(call, err)
+	}
+	return fact
+}
+
+// listTools gets the tools of the run's agent.
+func (e *engine) listTools() work {
+	spec := e.spec
+	return work{
+		flight: flight{name: "tools"},
+		do: func(ctx context.Context, _ string) (runstate.Fact, error) {
+			return e.r.pin(ctx, spec), nil
+		},
+		failed: func(_ context.Context, err error) runstate.Fact { return e.r.pinNothing(spec, err) },
+	}
+}
+
+// callTool makes one attempt of a call.
+func (e *engine) callTool(f runstate.CallTool) work {
+	run, r, most := e.static(), e.r, int(e.spec.GetMaxResultBytes()) //nolint:gosec // a configured size
+	req := &runnerdv1.CallToolRequest{
+		RunId: e.run, CallId: f.CallID, Attempt: f.Attempt, IdempotencyKey: f.IdempotencyKey, Name: f.Tool,
+		ArgumentsJson: f.Arguments.Text, Deadline: timestamp(f.Deadline), Agent: run.GetAgent(), Identity: run.GetIdentity(),
+	}
+	at := flight{name: f.CallID, iteration: e.st.Iteration(), attempt: f.Attempt}
+	return work{
+		deadline: f.Deadline,
+		flight:   at,
+		do: func(ctx context.Context, token string) (runstate.Fact, error) {
+			begin := r.now()
+			if f.Arguments.Ref != nil {
+				arguments, err := r.ReadPart(ctx, e.run, f.Arguments.Ref)
+				if err != nil {
+					return nil, notSentError{fmt.Errorf("arguments: %w", err)}
+				}
+				req.ArgumentsJson = string(arguments)
+			}
+			req.RunToken = token
+			res, err := r.cfg.Tools.CallTool(ctx, f.Host, req, most, func(p *runnerdv1.Progress) {
+				e.signal(at, "tool_progress", func(s *runnerdv1.Signal) {
+					s.Payload = &runnerdv1.Signal_ToolProgress{ToolProgress: &runnerdv1.ToolProgressSignal{
+						CallId: f.CallID, Message: p.GetMessage(), Fraction: p.Fraction,
+					}}
+				})
+			})
+			if err != nil {
+				return nil, err
+			}
+			return e.finished(ctx, runstate.CallFinished{CallID: f.CallID, Attempt: f.Attempt, Duration: r.now().Sub(begin)}, res, most)
+		},
+		failed: func(ctx context.Context, err error) runstate.Fact {
+			if result, ok := outcomeOf(err); ok {
+				return runstate.CallFinished{CallID: f.CallID, Attempt: f.Attempt, Result: result}
+			}
+			cause := runnerdv1.LostCause_LOST_CAUSE_STREAM
+			switch {
+			case notSent(err):
+				cause = runnerdv1.LostCause_LOST_CAUSE_NOT_SENT
+			case errors.Is(context.Cause(ctx), errNotWanted):
+				cause = runnerdv1.LostCause_LOST_CAUSE_CANCEL
+			case errors.Is(ctx.Err(), context.DeadlineExceeded):
+				cause = runnerdv1.LostCause_LOST_CAUSE_TIMEOUT
+			}
+			return runstate.CallLost{CallID: f.CallID, Attempt: f.Attempt, Cause: cause, Message: messageOf(err)}
+		},
+	}
+}
+
+// static returns what does not change of the run: its agent and identity.
+func (e *engine) static() *runnerdv1.Run {
+	if e.about == nil {
+		e.about = e.st.View()
+	}
+	return e.about
+}
+
+// Pauses between two looks at a call that is still being executed.
+const (
+	firstLook = time.Second
+	lastLook  = 10 * time.Second
+)
+
+// getCall asks a host what became of a call, again and again while it is being executed.
+func (e *engine) getCall(f runstate.GetCall) work {
+	r, most := e.r, int(e.spec.GetMaxResultBytes()) //nolint:gosec // a configured size
+	req := &runnerdv1.GetCallRequest{
+		IdempotencyKey: f.IdempotencyKey, Attempt: f.Attempt, RunId: e.run, CallId: f.CallID, Name: f.Tool,
+	}
+	finished := runstate.CallFinished{CallID: f.CallID, Attempt: f.Attempt, Reconciled: true}
+	return work{
+		deadline: f.Deadline,
+		flight:   flight{name: f.CallID, iteration: e.st.Iteration(), attempt: f.Attempt},
+		do: func(ctx context.Context, _ string) (runstate.Fact, error) {
+			for look := firstLook; ; look = min(2*look, lastLook) {
+				resp, err := r.cfg.Tools.GetCall(ctx, f.Host, req, most)
+				if err != nil {
+					return nil, err
+				}
+				switch state := resp.GetState().(type) {
+				case *runnerdv1.GetCallResponse_Finished:
+					return e.finished(ctx, finished, state.Finished, most)
+				case *runnerdv1.GetCallResponse_NotSeen:
+					return runstate.CallLost{
+						CallID: f.CallID, Attempt: f.Attempt, Cause: runnerdv1.LostCause_LOST_CAUSE_NOT_SEEN,
+						Message: "the host has not seen the call and will refuse it",
+					}, nil
+				case *runnerdv1.GetCallResponse_Running:
+					if err := pause(ctx, look); err != nil {
+						return nil, fmt.Errorf("the host says that the call is still running: %w", err)
+					}
+				default:
+					return nil, errors.New("the host does not know the call")
+				}
+			}
+		},
+		failed: func(_ context.Context, err error) runstate.Fact {
+			switch {
+			case undecodable(err):
+				finished.Result.Reason = runnerdv1.CallReason_CALL_REASON_RESULT_UNDECODABLE
+			case tooLarge(err):
+				finished.Result.Reason = runnerdv1.CallReason_CALL_REASON_RESULT_TOO_LARGE
+			default: // a status is about the look-up, not about the call
+				return runstate.LookupFailed{CallID: f.CallID, Attempt: f.Attempt, Message: messageOf(err)}
+			}
+			finished.Result.Text = messageOf(err)
+			return finished
+		},
+	}
+}
+
+// finished stores what is big of a result and returns the fact. A result that is there does not get lost to its
+// deadline or a full disk any more, only to a cancel.
+func (e *engine) finished(ctx context.Context, f runstate.CallFinished, res *runnerdv1.ToolResult, most int) (runstate.Fact, error) {
+	ctx, cancel := withoutDeadline(ctx, e.r.ctx)
+	defer cancel()
+	prefix := fmt.Sprintf("%s.%d", f.CallID, f.Attempt)
+	if f.Reconciled {
+		prefix += ".r" // the attempt itself may have stored something too
+	}
+	var err error
+	err = untilSpace(ctx, func() error {
+		f.Result, err = e.r.parts(e.run).result(ctx, prefix, res, most)
+		return err
+	})
+	return f, err
+}
+
+// withoutDeadline returns a context that ends when ctx is cancelled because nobody wants what it is for, or with base.
+func withoutDeadline(ctx, base context.Context) (context.Context, context.CancelFunc) {
+	out, cancel := context.WithCancelCause(base)
+	stop := context.AfterFunc(ctx, func() {
+		if cause := context.Cause(ctx); errors.Is(cause, errNotWanted) {
+			cancel(cause)
+		}
+	})
+	return out, func() { stop(); cancel(nil) }
+}
+
+// untilSpace repeats what a full disk refused.
+func untilSpace(ctx context.Context, do func() error) error {
+	for retry := (backoff{}); ; {
+		err := do()
+		if !errors.Is(err, auditstore.ErrFull) {
+			return err
+		}
+		if err := pause(ctx, retry.next()); err != nil {
+			return err
+		}
+	}
+}
+
+// notSentError says that a request was not even made.
+type notSentError struct{ error }
+
+func (notSentError) NotSent() bool   { return true }
+func (e notSentError) Unwrap() error { return e.error }
+
+// refusing are the statuses by which a host or a decide service says that it did not do what it was asked, and will
+// not: an outcome and no accident.
+var refusing = map[codes.Code]bool{
+	codes.InvalidArgument: true, codes.NotFound: true, codes.AlreadyExists: true, codes.FailedPrecondition: true,
+	codes.OutOfRange: true, codes.PermissionDenied: true, codes.Unauthenticated: true, codes.Unimplemented: true,
+}
+
+// outcomeOf returns the result of a call that an error stands for, if it stands for one.
+func outcomeOf(err error) (runstate.Result, bool) {
+	result := runstate.Result{Text: messageOf(err)}
+	st, isStatus := status.FromError(err)
+	switch {
+	case notSent(err):
+		return runstate.Result{}, false
+	case undecodable(err):
+		result.Reason = runnerdv1.CallReason_CALL_REASON_RESULT_UNDECODABLE
+	case tooLarge(err):
+		result.Reason = runnerdv1.CallReason_CALL_REASON_RESULT_TOO_LARGE
+	case isStatus && refusing[st.Code()]:
+		result.Reason, result.Code = runnerdv1.CallReason_CALL_REASON_HOST_REFUSED, codeName(st.Code())
+	default:
+		return runstate.Result{}, false
+	}
+	return result, true
+}
+
+// codeName is a status code as it stands in events, for example INVALID_ARGUMENT.
+func codeName(c codes.Code) string {
+	if name, ok := code.Code_name[int32(c)]; ok { //nolint:gosec // a handful of small numbers
+		return name
+	}
+	return code.Code_UNKNOWN.String()
+}
+
+// maxMessage is how much of somebody's error message is kept, in bytes.
+const maxMessage = 2 << 10
+
+// messageOf returns an error as it is shown: of a status only the message.
+func messageOf(err error) string {
+	text := err.Error()
+	if st, ok := status.FromError(err); ok {
+		text = st.Message()
+	}
+	return cutBytes(strings.ToValidUTF8(text, "\uFFFD"), maxMessage)
+}
