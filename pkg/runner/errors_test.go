@@ -53,7 +53,7 @@ func TestErrorReasons(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			st := errorf(reason, "told").with("head", "7").GRPCStatus()
-			code := codeName(st.Code())
+			code := spelledCode(st.Code())
 			if code != promised[name] {
 				t.Errorf("code is %s, the proto promises %s", code, promised[name])
 			}
@@ -122,8 +122,8 @@ func eachLine(t *testing.T, path string, line func(string)) {
 	}
 }
 
-// codeName is the name of a code as protos and documents spell it.
-func codeName(code codes.Code) string {
+// spelledCode is the name of a code as protos and documents spell it.
+func spelledCode(code codes.Code) string {
 	spelled := regexp.MustCompile(`([a-z])([A-Z])`).ReplaceAllString(code.String(), "${1}_${2}")
 	return strings.ToUpper(spelled)
 }

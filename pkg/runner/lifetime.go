@@ -56,6 +56,11 @@ func (connClock) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Contex
 // HandleRPC implements [stats.Handler].
 func (connClock) HandleRPC(context.Context, stats.RPCStats) {}
 
+// newPhase returns a state of the server that calls end with, and what begins it.
+func newPhase() (context.Context, context.CancelFunc) {
+	return context.WithCancel(context.Background())
+}
+
 // lifetime returns a context for a call that lasts. It ends with the call, when its connection is old, and when the
 // daemon drains; watching the health of the daemon goes on until the very end. The cause is what the caller is told.
 func (s *Server) lifetime(ctx context.Context, health bool) (context.Context, context.CancelFunc) {

@@ -122,8 +122,8 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 		age:       newConnAge(cfg.ConnectionAge, connGrace),
 	}
 	s.streams.max, s.requests.max = int64(cfg.MaxStreams), int64(cfg.MaxRequests)
-	s.draining, s.drain = context.WithCancel(context.Background())
-	s.stopping, s.stop = context.WithCancel(context.Background())
+	s.draining, s.drain = newPhase()
+	s.stopping, s.stop = newPhase()
 	s.SetServing(false)
 	s.grpc = grpc.NewServer(s.options(codec)...)
 

@@ -27,8 +27,7 @@ func (s *runService) StreamEvents(req *runnerdv1.StreamEventsRequest, stream grp
 	if err != nil {
 		return err
 	}
-	out := &eventSender{ctx: ctx, stream: stream, raw: raw, began: time.Now()}
-	out.resume.Store(&req.AfterCursor)
+	out := &eventSender{ctx: ctx, stream: stream, raw: raw, began: time.Now(), resume: req.GetAfterCursor()}
 	err = s.runner.Watch(ctx, WatchOptions{
 		Run:           req.GetRunId(),
 		AfterSequence: req.AfterSequence,
@@ -108,15 +107,30 @@ type eventSender struct {
 	raw    bool // text in signals may be seen
 
 	began   time.Time
-	sending atomic.Int64           // when the message began that is being sent, since began
-	resume  atomic.Pointer[string] // cursor of the last event that was sent
+	sending atomic.Int64 // when the message began that is being sent, since began
+	sent    atomic.Int64 // messages of the batch that are handed to the transport
+	resume  string       // cursor up to which everything was sent
 }
 
 // send sends a batch, in order, and returns when all of it is handed to the transport.
 func (s *eventSender) send(items []WatchItem) error {
+	s.sent.Store(0)
 	s.sending.Store(int64(time.Since(s.began)))
 	done := make(chan error, 1)
 	go func() { done <- s.sendAll(items) }()
+	err := s.wait(done)
+	// When the wait was given up, what is sent after this is sent again to whoever resumes.
+	for i := s.sent.Load() - 1; i >= 0; i-- {
+		if place := placeOf(&items[i]); place != "" {
+			s.resume = place
+			break
+		}
+	}
+	return err
+}
+
+// wait returns when a batch is sent, or why it is given up.
+func (s *eventSender) wait(done <-chan error) error {
 	timer := time.NewTimer(sendPatience)
 	defer timer.Stop()
 	for {
@@ -138,23 +152,30 @@ func (s *eventSender) send(items []WatchItem) error {
 func (s *eventSender) sendAll(items []WatchItem) error {
 	for i := range items {
 		item := &items[i]
-		s.sending.Store(int64(time.Since(s.began)))
-		var message any
-		if item.Signal == nil {
-			message = &eventFrame{event: item.Event, cursor: item.Cursor}
-		} else if signal := s.visible(item.Signal); signal != nil {
+		var message any = &eventFrame{event: item.Event, cursor: item.Cursor}
+		if item.Signal != nil {
+			signal := s.visible(item.Signal)
+			if signal == nil {
+				s.sent.Add(1)
+				continue
+			}
 			message = &runnerdv1.StreamEventsResponse{Signal: signal}
-		} else {
-			continue
 		}
+		s.sending.Store(int64(time.Since(s.began)))
 		if err := s.stream.SendMsg(message); err != nil {
 			return err
 		}
-		if item.Cursor != "" {
-			s.resume.Store(&item.Cursor)
-		}
+		s.sent.Add(1)
 	}
 	return nil
+}
+
+// placeOf is the place in the log up to which everything was sent with an item; empty: it tells nothing.
+func placeOf(item *WatchItem) string {
+	if item.Signal != nil {
+		return item.Signal.GetStreamProgress().GetHeadCursor()
+	}
+	return item.Cursor
 }
 
 // visible is what the caller may see of a signal; nil: nothing. Text is raw, so it is for those who see raw events.
@@ -181,14 +202,12 @@ func (s *eventSender) ended(err error) error {
 	if !errors.As(err, &told) {
 		return err
 	}
-	resume := *s.resume.Load()
 	switch told.Kind() {
 	case KindExhausted, KindUnavailable:
-		if resume == "" {
+		if s.resume == "" {
 			return err // nothing was sent: the same request goes on
 		}
-		// The reasons of this side are shared by all streams.
-		return (&Error{Reason: told.Reason, Message: told.Message, Err: told.Err}).with("resume_after", resume)
+		return (&Error{Reason: told.Reason, Message: told.Message, Err: told.Err}).with("resume_after", s.resume)
 	default:
 		return err
 	}

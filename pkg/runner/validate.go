@@ -1,7 +1,6 @@
 package runner
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +8,7 @@ import (
 	"sync"
 
 	"buf.build/go/protovalidate"
+	"github.com/go-json-experiment/json/jsontext"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
@@ -181,48 +181,38 @@ func checkJSON(violations []Violation, field, text string, object bool) []Violat
 	return violations
 }
 
+// scanJSON reads a text once, token by token. Errors give the byte, from 0, and never show the text.
 func scanJSON(text string, object bool) error {
-	d := json.NewDecoder(strings.NewReader(text))
-	d.UseNumber()
-	depth := 0
-	for first := true; ; first = false {
-		tok, err := d.Token()
+	d := jsontext.NewDecoder(strings.NewReader(text))
+	for first := true; first || d.StackDepth() > 0; first = false {
+		token, err := d.ReadToken()
 		if err != nil {
-			return jsonProblem(err, d.InputOffset())
+			return jsonProblem(text, err)
 		}
-		delim, _ := tok.(json.Delim)
-		if first && object && delim != '{' {
+		if first && object && token.Kind() != jsontext.KindBeginObject {
 			return errors.New("must be a JSON object")
 		}
-		switch delim {
-		case '{', '[':
-			depth++
-		case '}', ']':
-			depth--
-		}
-		if depth > maxJSONDepth {
-			return fmt.Errorf("nests deeper than %d at byte %d", maxJSONDepth, d.InputOffset())
-		}
-		if depth == 0 {
-			break
+		if d.StackDepth() > maxJSONDepth {
+			return fmt.Errorf("nests deeper than %d, at byte %d", maxJSONDepth, d.InputOffset()-1)
 		}
 	}
 	end := d.InputOffset()
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("has something after the end of the JSON value at byte %d", end)
+	if _, err := d.ReadToken(); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("must be one JSON value, something follows it, at byte %d", end)
 	}
 	return nil
 }
 
-// jsonProblem says what is wrong without showing the text.
-func jsonProblem(err error, offset int64) error {
-	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
-		return fmt.Errorf("is not valid JSON at byte %d", syntax.Offset)
+func jsonProblem(text string, err error) error {
+	syntax, ok := errors.AsType[*jsontext.SyntacticError](err)
+	switch {
+	case !ok, errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("is not valid JSON: it ends early, at byte %d", len(text))
+	case errors.Is(err, jsontext.ErrDuplicateName):
+		return fmt.Errorf("has a key twice in one object, at byte %d", syntax.ByteOffset)
+	default:
+		return fmt.Errorf("is not valid JSON, at byte %d", syntax.ByteOffset)
 	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("is not valid JSON: it ends early, at byte %d", offset)
-	}
-	return fmt.Errorf("is not valid JSON at byte %d", offset)
 }
 
 // requestValidator compiles the rules of all requests once, when the first server is made, so that no call waits for
