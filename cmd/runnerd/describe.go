@@ -1,0 +1,338 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
+)
+
+// describe says what an event is about. Each string of it is safe to print.
+func (r *renderer) describe(ctx context.Context, ev *runnerdv1.Event) entry {
+	by := ""
+	if ev.GetPrincipal() != "" {
+		by = "by " + safeLine(ev.GetPrincipal())
+	}
+	switch p := ev.GetPayload().(type) {
+	case *runnerdv1.Event_RunStarted:
+		return entry{"▶", style.bold, "run started", join(" · ", safeLine("agent "+p.RunStarted.GetAgent()), by,
+			quoted(p.RunStarted.GetTask(), p.RunStarted.GetTaskRef())), nil}
+	case *runnerdv1.Event_RunResumed:
+		return entry{"▶", style.bold, "run resumed", join(" · ", short(p.RunResumed.GetCause()), by,
+			budgetText(p.RunResumed.GetBudget())), nil}
+	case *runnerdv1.Event_RunRecovered:
+		again := ""
+		if p.RunRecovered.GetDecideAgain() {
+			again = "the decide service is asked again"
+		}
+		return entry{"↻", style.yellow, "daemon restarted", again, nil}
+	case *runnerdv1.Event_RunCompleted:
+		return entry{"■", style.green, "run completed", join(" · ", usageText(p.RunCompleted.GetUsage()),
+			quoted(p.RunCompleted.GetAnswer().GetContent(), p.RunCompleted.GetAnswer().GetContentRef())), nil}
+	case *runnerdv1.Event_RunFailed:
+		return describeRunFailed(p.RunFailed)
+	case *runnerdv1.Event_RunPaused:
+		return entry{"‖", style.yellow, "run paused", join(" · ", short(p.RunPaused.GetStopReason()),
+			usageText(p.RunPaused.GetUsage())), nil}
+	case *runnerdv1.Event_ToolsPinned:
+		return describeToolsPinned(p.ToolsPinned)
+	case *runnerdv1.Event_ToolHostUnavailable:
+		return entry{"!", style.yellow, "tool host unavailable", safeLine(p.ToolHostUnavailable.GetHost() + ": " +
+			p.ToolHostUnavailable.GetMessage()), nil}
+	case *runnerdv1.Event_IterationStarted:
+		return entry{"·", style.dim, fmt.Sprintf("iteration %d", p.IterationStarted.GetIteration()), "", nil}
+	case *runnerdv1.Event_DecisionMade:
+		return describeDecision(p.DecisionMade)
+	case *runnerdv1.Event_DecisionInvalid:
+		return entry{"✗", style.red, "decision invalid", safeLine(p.DecisionInvalid.GetCode() + ": " +
+			p.DecisionInvalid.GetMessage()), nil}
+	case *runnerdv1.Event_DecideRetried:
+		return entry{"↻", style.yellow, "decide retried", join(" · ", fmt.Sprintf("attempt %d", p.DecideRetried.GetAttempt()),
+			safeLine(p.DecideRetried.GetCode()+": "+p.DecideRetried.GetMessage()),
+			retryText(ev, p.DecideRetried.GetRetryAt())), nil}
+	case *runnerdv1.Event_BudgetWarning:
+		return describeWarning(p.BudgetWarning)
+	case *runnerdv1.Event_InputRequested:
+		return entry{"?", style.yellow, "question", quoted(p.InputRequested.GetText(), p.InputRequested.GetTextRef()), []string{
+			"runnerd input " + safeLine(ev.GetRunId()) + " \"…\"",
+		}}
+	case *runnerdv1.Event_InputReceived:
+		return entry{"«", style.cyan, "input", join(" · ", by,
+			quoted(p.InputReceived.GetText(), p.InputReceived.GetTextRef())), nil}
+	case *runnerdv1.Event_CancelRequested:
+		return entry{"×", style.red, "cancel requested", join(" · ", short(p.CancelRequested.GetMode()), by,
+			safeLine(p.CancelRequested.GetReason())), nil}
+	}
+	return r.describeCall(ctx, ev)
+}
+
+// describeCall says what an event of a call is about.
+func (r *renderer) describeCall(ctx context.Context, ev *runnerdv1.Event) entry {
+	switch p := ev.GetPayload().(type) {
+	case *runnerdv1.Event_ToolCallRequested:
+		return r.describeRequested(ev, p.ToolCallRequested)
+	case *runnerdv1.Event_ToolCallPendingApproval:
+		pending := p.ToolCallPendingApproval
+		return r.describeQuestion(ctx, ev, ev.GetSequence(), pending.GetCallId(), "waits for approval",
+			pending.GetRule(), pending.GetExpiresAt())
+	case *runnerdv1.Event_ToolCallApproved:
+		return entry{"✓", style.green, r.callName(ev.GetRunId(), p.ToolCallApproved.GetCallId()), join(" · ", "approved",
+			resolutionText(ev, p.ToolCallApproved.GetResolution())), nil}
+	case *runnerdv1.Event_ToolCallDenied:
+		denied := p.ToolCallDenied
+		return entry{"✗", style.red, r.closed(ev, denied.GetCallId()), join(" · ", "denied", short(denied.GetReason()),
+			resolutionText(ev, denied.GetResolution())), nil}
+	case *runnerdv1.Event_ToolCallBlocked:
+		blocked := p.ToolCallBlocked
+		return entry{"✗", style.red, r.closed(ev, blocked.GetCallId()), join(" · ", "blocked", short(blocked.GetReason()),
+			safeLine(blocked.GetMessage())), nil}
+	case *runnerdv1.Event_ToolCallStarted:
+		started := p.ToolCallStarted
+		return entry{"▸", style.cyan, r.remember(ev, started.GetCallId(), started.GetToolName()),
+			"started at " + safeLine(started.GetHost()), nil}
+	case *runnerdv1.Event_ToolCallRetried:
+		retried := p.ToolCallRetried
+		return entry{"↻", style.yellow, r.callName(ev.GetRunId(), retried.GetCallId()), join(" · ",
+			fmt.Sprintf("attempt %d", retried.GetAttempt()), short(retried.GetCause()), safeLine(retried.GetMessage()),
+			retryText(ev, retried.GetRetryAt()), resolutionText(ev, retried.GetResolution())), nil}
+	case *runnerdv1.Event_ToolCallInDoubt:
+		return r.describeInDoubt(ctx, ev, p.ToolCallInDoubt)
+	case *runnerdv1.Event_ToolCallCompleted:
+		done := p.ToolCallCompleted
+		reconciled := ""
+		if done.GetReconciled() {
+			reconciled = "found by asking the host"
+		}
+		return entry{"✓", style.green, r.closed(ev, done.GetCallId()), join(" · ", durationText(done.GetDuration()), reconciled,
+			quoted(done.GetText(), nil), artifactsText(done.GetArtifacts()), resolutionText(ev, done.GetResolution())), nil}
+	case *runnerdv1.Event_ToolCallFailed:
+		failed := p.ToolCallFailed
+		return entry{"✗", style.red, r.closed(ev, failed.GetCallId()), join(" · ", durationText(failed.GetDuration()),
+			short(failed.GetReason()), safeLine(failed.GetCode()), shortLine(failed.GetMessage(), detailWidth),
+			artifactsText(failed.GetArtifacts()), resolutionText(ev, failed.GetResolution())), nil}
+	}
+	// A kind this program does not know yet is shown by its name.
+	return entry{"·", nil, safeLine(ev.GetType()), "", nil}
+}
+
+func describeRunFailed(f *runnerdv1.RunFailed) entry {
+	e := entry{"■", style.red, "run " + strings.ToLower(short(f.GetOutcome())), join(" · ", short(f.GetStopReason()),
+		usageText(f.GetUsage()), shortLine(f.GetMessage(), detailWidth)), nil}
+	if f.GetOutcome() == runnerdv1.Outcome_OUTCOME_INCOMPLETE || f.GetOutcome() == runnerdv1.Outcome_OUTCOME_BLOCKED {
+		e.paint = style.yellow
+	}
+	if f.GetHint() != "" {
+		e.below = []string{safeLine(f.GetHint())}
+	}
+	return e
+}
+
+func describeToolsPinned(p *runnerdv1.ToolsPinned) entry {
+	e := entry{"·", style.dim, "tools pinned", count(p.GetTools(), "tool", "tools"), nil}
+	for _, f := range p.GetFindings() {
+		if f.GetSeverity() == runnerdv1.FindingSeverity_FINDING_SEVERITY_ERROR {
+			e.paint = style.yellow
+			e.below = append(e.below, safeLine(fmt.Sprintf("left out %s/%s: %s", f.GetHost(), f.GetTool(), f.GetMessage())))
+		}
+	}
+	return e
+}
+
+func describeDecision(d *runnerdv1.DecisionMade) entry {
+	what := map[runnerdv1.DecisionKind]string{
+		runnerdv1.DecisionKind_DECISION_KIND_ANSWER:   "answer",
+		runnerdv1.DecisionKind_DECISION_KIND_QUESTION: "question",
+		runnerdv1.DecisionKind_DECISION_KIND_CALLS:    count(len(d.GetCallIds()), "call", "calls"),
+	}[d.GetKind()]
+	cost := ""
+	if d.CostNanocents != nil {
+		cost = cents(d.GetCostNanocents())
+	}
+	text := quoted(d.GetText(), d.GetTextRef())
+	if d.GetKind() != runnerdv1.DecisionKind_DECISION_KIND_CALLS {
+		text = "" // it stands in the event that follows
+	}
+	return entry{"◆", style.bold, "decided: " + what, join(" · ", durationText(d.GetDuration()), cost,
+		tokensText(d.GetUsage()), text), nil}
+}
+
+func describeWarning(w *runnerdv1.BudgetWarning) entry {
+	if w.GetKind() == runnerdv1.BudgetWarningKind_BUDGET_WARNING_KIND_COST_UNKNOWN {
+		return entry{"!", style.yellow, "budget warning", fmt.Sprintf(
+			"the decide service reports no cost: the cap of %.2f ¢ cannot be enforced", w.GetMaxCostCents()), nil}
+	}
+	return entry{"!", style.yellow, "budget warning", short(w.GetKind()), nil}
+}
+
+func (r *renderer) describeRequested(ev *runnerdv1.Event, q *runnerdv1.ToolCallRequested) entry {
+	arguments := q.GetArgumentsRaw()
+	if q.ArgumentsJson != nil {
+		arguments = q.GetArgumentsJson()
+	}
+	gate := ""
+	if q.GetGate() != "" {
+		gate = safeLine(join(":", q.GetGate(), q.GetRule()))
+	}
+	e := entry{"→", nil, r.remember(ev, q.GetCallId(), q.GetToolName()), join(" · ",
+		strings.ToLower(short(q.GetVerdict())), fmt.Sprintf("tier %d", q.GetTier()), gate,
+		quoted(arguments, q.GetArgumentsRef())), nil}
+	if q.GetVerdict() == runnerdv1.Verdict_VERDICT_FAILED || q.GetVerdict() == runnerdv1.Verdict_VERDICT_BLOCK {
+		e.paint = style.red
+	}
+	return e
+}
+
+// describeQuestion shows what a person is asked about a call: the exact
+// arguments, and how to answer.
+func (r *renderer) describeQuestion(
+	ctx context.Context, ev *runnerdv1.Event, id uint64, callID, what, rule string, expires *timestamppb.Timestamp,
+) entry {
+	e := entry{"?", func(s style, t string) string { return s.bold(s.yellow(t)) },
+		r.callName(ev.GetRunId(), callID), fmt.Sprintf("%s %d", what, id), nil}
+	if expires != nil {
+		left := expires.AsTime().Sub(r.now()).Round(time.Second)
+		if left > 0 {
+			e.detail += " · until " + expires.AsTime().In(r.zone).Format("15:04:05") + " (" + left.String() + ")"
+		}
+	}
+	if rule != "" {
+		e.detail += " · " + safeLine(rule)
+	}
+	if r.approval != nil {
+		if a, err := r.approval(ctx, ev.GetRunId(), id); err == nil {
+			e.below = append(e.below, approvalLines(a)...)
+			if a.GetVia() != runnerdv1.Via_VIA_UNSPECIFIED {
+				return e // answered since; the answer follows
+			}
+		}
+	}
+	if len(e.below) == 0 {
+		e.below = append(e.below, "what will run is shown to approvers: runnerd approvals")
+	}
+	run := safeLine(ev.GetRunId())
+	e.below = append(e.below, r.style.bold(fmt.Sprintf("runnerd approve %s %d", run, id))+"   or   "+
+		r.style.bold(fmt.Sprintf("runnerd deny %s %d", run, id)))
+	return e
+}
+
+func (r *renderer) describeInDoubt(ctx context.Context, ev *runnerdv1.Event, d *runnerdv1.ToolCallInDoubt) entry {
+	if d.GetNext() == runnerdv1.InDoubtNext_IN_DOUBT_NEXT_ASK {
+		return r.describeQuestion(ctx, ev, ev.GetSequence(), d.GetCallId(), "in doubt, asks", "", d.GetExpiresAt())
+	}
+	return entry{"?", style.yellow, r.callName(ev.GetRunId(), d.GetCallId()), join(" · ", "in doubt", short(d.GetCause()),
+		safeLine(d.GetMessage()), "next: "+strings.ToLower(short(d.GetNext()))), nil}
+}
+
+// approvalLines is what an approver has to know: what runs where, what the host
+// says of it, and the exact arguments.
+func approvalLines(a *runnerdv1.Approval) []string {
+	tool := safeLine(a.GetHost() + "/" + a.GetTool())
+	if note := annotationsText(a.GetAnnotations()); note != "" {
+		tool += " (" + note + ")"
+	}
+	lines := []string{tool}
+	if a.GetCause() != runnerdv1.LostCause_LOST_CAUSE_UNSPECIFIED {
+		lines = append(lines, fmt.Sprintf("attempt %d was lost: %s; approve: send again, deny: give up, --settle: say what happened",
+			a.GetAttempt(), short(a.GetCause())))
+	}
+	lines = append(lines, safeLine(a.GetArgumentsJson()))
+	if a.GetArgumentsCut() {
+		lines = append(lines, fmt.Sprintf("(cut; %d bytes in all)", a.GetArgumentsSize()))
+	}
+	return lines
+}
+
+func annotationsText(a *runnerdv1.Annotations) string {
+	word := func(value *bool, yes, no string) string {
+		switch {
+		case value == nil:
+			return ""
+		case *value:
+			return yes
+		}
+		return no
+	}
+	return join(", ", word(a.ReadOnly, "read-only", ""), word(a.Destructive, "destructive", "not destructive"),
+		word(a.Idempotent, "idempotent", ""))
+}
+
+// quoted shows the beginning of a text, or where it is.
+func quoted(text string, ref *runnerdv1.ArtifactRef) string {
+	if ref != nil {
+		return safeLine(fmt.Sprintf("[%d bytes, artifact %s]", ref.GetSize(), ref.GetArtifactId()))
+	}
+	if text == "" {
+		return ""
+	}
+	return shortLine(text, detailWidth)
+}
+
+func artifactsText(refs []*runnerdv1.ArtifactRef) string {
+	if len(refs) == 0 {
+		return ""
+	}
+	var size uint64
+	for _, ref := range refs {
+		size += ref.GetSize()
+	}
+	return fmt.Sprintf("%s, %d bytes", count(len(refs), "artifact", "artifacts"), size)
+}
+
+func resolutionText(ev *runnerdv1.Event, res *runnerdv1.Resolution) string {
+	if res == nil {
+		return ""
+	}
+	who := ""
+	if ev.GetPrincipal() != "" {
+		who = " by " + safeLine(ev.GetPrincipal())
+	}
+	reason := ""
+	if res.GetReason() != "" {
+		reason = shortLine(res.GetReason(), detailWidth)
+	}
+	return join(" · ", fmt.Sprintf("approval %d%s via %s", res.GetApprovalId(), who, short(res.GetVia())), reason)
+}
+
+func usageText(u *runnerdv1.UsageTotals) string {
+	if u.GetDecisions() == 0 {
+		return ""
+	}
+	return join(", ", count(u.GetDecisions(), "decision", "decisions"), cents(u.GetCostNanocents()),
+		fmt.Sprintf("%d+%d tokens", u.GetInputTokens(), u.GetOutputTokens()))
+}
+
+func tokensText(u *runnerdv1.Usage) string {
+	if u.GetInputTokens() == 0 && u.GetOutputTokens() == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d+%d tokens", u.GetInputTokens(), u.GetOutputTokens())
+}
+
+func budgetText(b *runnerdv1.Budget) string {
+	if b == nil {
+		return ""
+	}
+	return fmt.Sprintf("%d iterations, %d calls, %.2f ¢", b.GetMaxIterations(), b.GetMaxToolCalls(), b.GetMaxCostCents())
+}
+
+func durationText(d *durationpb.Duration) string {
+	if d == nil {
+		return ""
+	}
+	return lasted(d.AsDuration())
+}
+
+func retryText(ev *runnerdv1.Event, at *timestamppb.Timestamp) string {
+	if at == nil {
+		return ""
+	}
+	if wait := at.AsTime().Sub(ev.GetTime().AsTime()); wait > 0 {
+		return "in " + lasted(wait)
+	}
+	return ""
+}

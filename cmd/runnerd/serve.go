@@ -1,0 +1,252 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+
+	configv1 "github.com/runnerd/runnerd/gen/runnerd/config/v1"
+	"github.com/runnerd/runnerd/pkg/auditstore"
+	"github.com/runnerd/runnerd/pkg/config"
+	"github.com/runnerd/runnerd/pkg/runner"
+)
+
+// drainTime is how long the daemon takes to stop, at most.
+const drainTime = 10 * time.Second
+
+func newServeCommand(p *program) *cobra.Command {
+	var file string
+	values := map[string]*string{}
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Start the daemon",
+		Long: `Start the daemon. It prints "listening on ADDRESS" when it takes calls, and logs to
+standard error. SIGTERM and Ctrl-C stop it within 10 s: new runs are refused,
+watchers are told where to resume, outcomes that come are recorded; what was in
+progress is recovered at the next start.
+
+Without a configuration it listens on 127.0.0.1:7780 with a scripted agent, demo.
+A configuration is one YAML file, then the environment (RUNNERD_LISTEN,
+RUNNERD_DATA_DIR, RUNNERD_LOG_LEVEL, ...), then flags; the later wins. See
+docs/configuration.md.
+
+Callers on this machine may start and watch runs. Approvals need the token in
+approver.token of the data folder, which only the owner of the daemon can read.
+
+Exit codes:
+` + exitCodes,
+		Example: `  runnerd serve
+  runnerd serve --config /etc/runnerd.yaml
+  runnerd serve --listen 127.0.0.1:0 --data-dir /tmp/try`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			source := config.Source{File: firstOf(file, p.env("RUNNERD_CONFIG")), LookupEnv: p.lookupEnv}
+			for _, field := range config.Fields() {
+				if flag := flagName(field); cmd.Flags().Changed(flag) {
+					source.Flags = append(source.Flags, config.Setting{Field: field, Value: *values[field], From: "--" + flag})
+				}
+			}
+			cfg, err := config.Load(source)
+			if err != nil {
+				return &exitError{code: exitUsage, err: err}
+			}
+			return p.serve(cmd.Context(), cfg)
+		},
+	}
+	cmd.Flags().StringVarP(&file, "config", "c", "", "configuration file (RUNNERD_CONFIG)")
+	for _, field := range config.Fields() {
+		values[field] = cmd.Flags().String(flagName(field), "", field+" of the configuration ("+config.EnvName(field)+")")
+	}
+	return cmd
+}
+
+// serve is the daemon, from its configuration to its end.
+func (p *program) serve(ctx context.Context, cfg *configv1.Config) (err error) {
+	log := p.logger(cfg.GetLog())
+
+	// The store comes first: it is what two daemons must not share.
+	store, err := auditstore.Open(cfg.GetDataDir(), &auditstore.Options{Logger: log})
+	if err != nil {
+		return storeError(err)
+	}
+	defer func() { err = errors.Join(err, storeError(store.Close())) }()
+	token, err := runner.LoadOrCreateApproverToken(cfg.GetDataDir())
+	if err != nil {
+		return &exitError{code: exitUsage, err: err}
+	}
+
+	// What runs call.
+	inside, err := startBuiltin(log)
+	if err != nil {
+		return err
+	}
+	defer inside.stop()
+	decider, err := newDecider(cfg, inside)
+	if err != nil {
+		return &exitError{code: exitUsage, err: err}
+	}
+	defer decider.Close()
+	tools, err := newTools(cfg, inside)
+	if err != nil {
+		return &exitError{code: exitUsage, err: err}
+	}
+	defer tools.Close()
+
+	// The engine, and its face.
+	fatal := make(chan error, 1)
+	keyID, secret := store.DigestKey()
+	engine, err := runner.New(runner.Config{
+		Log: store, Blobs: store, LogID: store.LogID(), Key: runner.Key{ID: keyID, Secret: secret},
+		Agents: config.Agents(cfg), Decider: decider, Tools: tools,
+		Logger: log, MaxActive: int(cfg.GetLimits().GetMaxActiveRuns()), Full: store.Full,
+		Fatal: func(err error) { sendFirst(fatal, err) },
+	})
+	if err != nil {
+		return err
+	}
+	metrics := newMetrics(store)
+	server, err := runner.NewServer(runner.ServerConfig{
+		Runner: engine, Auth: runner.LocalAuth{ApproverToken: token}, Logger: log, Metrics: metrics,
+	})
+	if err != nil {
+		return err
+	}
+
+	// From here on calls are taken.
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", cfg.GetListen())
+	if err != nil {
+		return fmt.Errorf("listening: %w", err)
+	}
+	log.Info("listening", "address", listener.Addr().String(), "version", version(), "data_dir", cfg.GetDataDir(),
+		"agents", len(cfg.GetAgents()))
+	if addr, ok := listener.Addr().(*net.TCPAddr); ok && !addr.IP.IsLoopback() {
+		log.Warn("calls come in without encryption: put a TLS proxy in front, or listen on a loopback address")
+	}
+
+	tasks := newTasks(context.WithoutCancel(ctx)) // they end by the drain, in its order
+	tasks.start("engine", engine.Run)
+	tasks.start("server", func(context.Context) error { return server.Serve(listener) })
+	tasks.start("metrics", func(ctx context.Context) error { return serveMetrics(ctx, cfg.GetMetricsListen(), metrics, log) })
+	go tellWhenReady(tasks.ctx, engine, server, log)
+	fmt.Fprintf(p.out, "listening on %s\n", listener.Addr())
+	if p.serving != nil {
+		p.serving(listener.Addr().String())
+	}
+
+	select {
+	case <-ctx.Done():
+		log.Info("stopping")
+	case err = <-tasks.failed:
+	case err = <-fatal:
+		err = &exitError{code: exitStoreBroken, err: fmt.Errorf("the store cannot be trusted to have written: %w", err)}
+	case <-store.Poisoned():
+		err = &exitError{code: exitStoreBroken, err: errors.New("a write to the store failed: only a new start can read what is durable")}
+	}
+
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	defer cancel()
+	if drainErr := server.Drain(drain); drainErr != nil {
+		log.Warn("the drain was cut short; what was in progress is recovered at the next start", "error", drainErr)
+	}
+	tasks.stop()
+	log.Info("stopped")
+	return err
+}
+
+// tellWhenReady lets health checks succeed once all runs are recovered.
+func tellWhenReady(ctx context.Context, engine *runner.Runner, server *runner.Server, log *slog.Logger) {
+	select {
+	case <-engine.Ready():
+		server.SetServing(true)
+		log.Info("ready")
+	case <-ctx.Done():
+	}
+}
+
+// storeError gives the errors of a store their exit codes.
+func storeError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, auditstore.ErrLocked):
+		return &exitError{exitStoreLocked, err, "stop the other daemon, or name another folder with --data-dir"}
+	case errors.Is(err, auditstore.ErrUnsafe):
+		return &exitError{code: exitUsage, err: err}
+	case errors.Is(err, auditstore.ErrCorrupt), errors.Is(err, auditstore.ErrFormat):
+		return &exitError{exitStoreBroken, err, "keep a copy of the folder; runnerd audit verify --data-dir tells what can be read"}
+	case errors.Is(err, auditstore.ErrUnknown), errors.Is(err, auditstore.ErrUnavailable):
+		return &exitError{code: exitStoreBroken, err: err}
+	}
+	return err
+}
+
+// flagName is the flag of a field of the configuration: log-level for log.level.
+func flagName(field string) string {
+	name := []byte(field)
+	for i, c := range name {
+		if c == '.' || c == '_' {
+			name[i] = '-'
+		}
+	}
+	return string(name)
+}
+
+// logger writes what the daemon says about itself.
+func (p *program) logger(cfg *configv1.Log) *slog.Logger {
+	levels := map[string]slog.Level{
+		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError,
+	}
+	options := &slog.HandlerOptions{Level: levels[cfg.GetLevel()]}
+	if cfg.GetFormat() == "json" {
+		return slog.New(slog.NewJSONHandler(safeWriter{p.err}, options))
+	}
+	return slog.New(slog.NewTextHandler(safeWriter{p.err}, options))
+}
+
+// safeWriter makes log records safe to look at. Handlers write a whole record
+// at a time, and quote as JSON does, so that JSON records stay what they are.
+type safeWriter struct{ w io.Writer }
+
+func (s safeWriter) Write(record []byte) (int, error) {
+	if _, err := io.WriteString(s.w, safeBlock(string(record))); err != nil {
+		return 0, err
+	}
+	return len(record), nil
+}
+
+func newMetrics(store *auditstore.Store) *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	_ = store
+	return registry
+}
+
+// serveMetrics serves /metrics until ctx ends; without an address it does nothing.
+func serveMetrics(ctx context.Context, address string, registry *prometheus.Registry, log *slog.Logger) error {
+	if address == "" {
+		return nil
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if err != nil {
+		return fmt.Errorf("listening for metrics: %w", err)
+	}
+	log.Info("metrics", "address", listener.Addr().String())
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serving metrics: %w", err)
+	}
+	return nil
+}
