@@ -293,7 +293,7 @@ const (
 var tableNames = [...][]byte{bucketAppends, bucketPrivate, bucketRows, bucketKeys, bucketBodies, bucketShared, bucketBlobs}
 
 func newBatch(s *Store, tx *bbolt.Tx) *batch {
-	return &batch{s: s, tx: tx, next: s.head + 1, heads: map[string]head{}}
+	return &batch{s: s, tx: tx, next: s.head + 1, heads: make(map[string]head, 8)}
 }
 
 func (b *batch) bucket(t table) *bbolt.Bucket {
