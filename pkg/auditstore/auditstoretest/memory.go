@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -20,6 +19,7 @@ type Memory struct {
 	faults Faults
 
 	mu      sync.Mutex
+	opens   auditstore.Epoch // after the first
 	appends []entry // position is index + 1
 	runs    map[string]*memRun
 	keys    map[string]string
@@ -84,12 +84,20 @@ func (m *Memory) Steal(run, owner string) {
 
 func (m *Memory) steal(run, owner string) {
 	r := m.run(run)
-	r.take(owner, r.epoch)
+	m.take(r, owner, r.epoch)
+}
+
+// Reopen is what the log sees when its process ends and another one begins: later
+// claims belong to a later start. It loses nothing.
+func (m *Memory) Reopen() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.opens++
 }
 
 // take makes owner the newest to claim the run.
-func (r *memRun) take(owner string, from auditstore.Epoch) {
-	r.epoch, r.owner, r.from = max(r.epoch, 1<<32)+1, owner, from
+func (m *Memory) take(r *memRun, owner string, from auditstore.Epoch) {
+	r.epoch, r.owner, r.from = max(r.epoch, (m.opens+1)<<32)+1, owner, from
 }
 
 func (m *Memory) run(name string) *memRun {
@@ -152,7 +160,7 @@ func (m *Memory) Claim(ctx context.Context, run, owner string, from auditstore.E
 		return nil, fmt.Errorf("claim run %s from %#x: %w", run, uint64(from), auditstore.ErrFenced)
 	}
 	m.arrive(run, false)
-	r.take(owner, from)
+	m.take(r, owner, from)
 	m.arrive(run, true)
 	if err := after(f, OpClaim, run); err != nil {
 		return nil, err
@@ -447,70 +455,4 @@ func (m *Memory) Erase(ctx context.Context, run string) error {
 		clear(r.blobs)
 	}
 	return after(f, OpErase, run)
-}
-
-// Put implements [auditstore.Blobs].
-func (m *Memory) Put(ctx context.Context, run, id string, n int, chunk []byte) error {
-	if err := auditstore.CheckChunk(run, id, n, chunk); err != nil {
-		return err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	f, err := m.meet(ctx, OpPut, run)
-	if err != nil {
-		return err
-	}
-	r := m.run(run)
-	chunks := r.blobs[id]
-	switch {
-	case f == Full:
-		return fmt.Errorf("put blob %s of run %s: %w", id, run, auditstore.ErrFull)
-	case n > len(chunks):
-		return fmt.Errorf("put blob %s of run %s: chunk %d is not there: %w", id, run, n-1, auditstore.ErrConflict)
-	case n == len(chunks):
-		r.blobs[id] = append(chunks, bytes.Clone(chunk))
-	default:
-		chunks[n] = bytes.Clone(chunk)
-	}
-	return after(f, OpPut, run)
-}
-
-// Get implements [auditstore.Blobs].
-func (m *Memory) Get(ctx context.Context, run, id string, offset int64) ([]byte, error) {
-	if offset < 0 {
-		return nil, fmt.Errorf("offset %d of blob %s: %w", offset, id, auditstore.ErrInvalid)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, err := m.meet(ctx, OpGet, run); err != nil {
-		return nil, err
-	}
-	r := m.runs[run]
-	if r == nil || r.blobs[id] == nil {
-		return nil, fmt.Errorf("blob %s of run %s: %w", id, run, auditstore.ErrNotFound)
-	}
-	for _, chunk := range r.blobs[id] {
-		if offset < int64(len(chunk)) {
-			return bytes.Clone(chunk[offset:]), nil
-		}
-		offset -= int64(len(chunk))
-	}
-	return nil, io.EOF
-}
-
-// Drop implements [auditstore.Blobs].
-func (m *Memory) Drop(ctx context.Context, run string) error {
-	if err := auditstore.CheckName("run", run); err != nil {
-		return err
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	f, err := m.meet(ctx, OpDrop, run)
-	if err != nil {
-		return err
-	}
-	if r := m.runs[run]; r != nil {
-		clear(r.blobs)
-	}
-	return after(f, OpDrop, run)
 }
