@@ -37,7 +37,9 @@ func newHub(log auditstore.Log) *hub {
 }
 
 // watch registers a watcher of a run; an empty run means all. What is committed from now on wakes it.
-func (h *hub) watch(run string) *watcher { return h.register(&watcher{run: run, wake: make(chan struct{}, 1)}) }
+func (h *hub) watch(run string) *watcher {
+	return h.register(&watcher{run: run, wake: make(chan struct{}, 1)})
+}
 
 // watchSignals registers a watcher of a run who wants signals too.
 func (h *hub) watchSignals(run string) *watcher {

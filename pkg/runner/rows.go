@@ -27,8 +27,10 @@ const (
 	prefixAgent = "agent/" // agent/<agent>/<inverted time started>/<run>
 )
 
-func nanos(t time.Time) string         { return fmt.Sprintf("%020d", max(t.UnixNano(), 0)) }
-func invertedNanos(t time.Time) string { return fmt.Sprintf("%020d", math.MaxInt64-max(t.UnixNano(), 0)) }
+func nanos(t time.Time) string { return fmt.Sprintf("%020d", max(t.UnixNano(), 0)) }
+func invertedNanos(t time.Time) string {
+	return fmt.Sprintf("%020d", math.MaxInt64-max(t.UnixNano(), 0))
+}
 
 // goesOn reports whether a run in this state goes on by itself.
 func goesOn(state runnerdv1.RunState) bool {

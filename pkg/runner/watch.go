@@ -136,7 +136,9 @@ func (w *watch) page(ctx context.Context) (more bool, err error) {
 	return true, w.send(w.items)
 }
 
-func (w *watch) wants(kind string) bool { return len(w.opt.Types) == 0 || slices.Contains(w.opt.Types, kind) }
+func (w *watch) wants(kind string) bool {
+	return len(w.opt.Types) == 0 || slices.Contains(w.opt.Types, kind)
+}
 
 // wait returns when there may be something to read; it sends signals meanwhile.
 func (w *watch) wait(ctx context.Context, watcher *watcher) error {
