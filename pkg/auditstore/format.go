@@ -196,7 +196,8 @@ func decodeHeader(value []byte) (header, bool) {
 	count := d.uvarint()
 	copy(h.prev[:], d.bytes(uint64(len(h.prev))))
 	h.entries = d.data
-	if !d.ok || count == 0 || count > size || h.first == 0 {
+	const perRecord = uint64(len(Digest{})) + 1 // at least
+	if !d.ok || count == 0 || count > uint64(len(h.entries))/perRecord || h.first == 0 {
 		return header{}, false
 	}
 	h.count = int(count)

@@ -356,3 +356,54 @@ func TestReadOnly(t *testing.T) {
 		t.Errorf("opening for writing beside readers: %v", err)
 	}
 }
+
+// TestEndedContextWithdraws ends the context of appends that wait behind large
+// ones: each is either written, or surely not and its claim is still good.
+func TestEndedContextWithdraws(t *testing.T) {
+	t.Parallel()
+	s := open(t, t.TempDir(), auditstore.Options{BatchBytes: 1})
+	busy, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for i := range 4 {
+		c := claim(t, s, fmt.Sprintf("busy-%d", i))
+		wg.Go(func() {
+			for busy.Err() == nil {
+				records := auditstoretest.Events(c, 1)
+				records[0].Public = make([]byte, 200<<10)
+				if _, err := s.Append(context.Background(), c, auditstore.Append{Records: records}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	c := claim(t, s, "a")
+	withdrawn := 0
+	for range 200 {
+		if withdrawn == 3 {
+			break
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go cancel()
+		head := c.Head
+		_, err := s.Append(ctx, c, auditstore.Append{Records: auditstoretest.Events(c, 1)})
+		switch {
+		case err == nil && c.Head == head+1:
+		case errors.Is(err, context.Canceled) && c.Head == head:
+			if errors.Is(err, auditstore.ErrUnavailable) { // it had been waiting
+				withdrawn++
+			}
+		default:
+			t.Fatalf("head %d after %d, error %v", c.Head, head, err)
+		}
+	}
+	stop()
+	wg.Wait()
+	if withdrawn == 0 {
+		t.Error("no append was withdrawn while it waited")
+	}
+	page, _, err := s.Read(t.Context(), auditstore.Scope{Run: "a"}, auditstore.Cursor{}, 0)
+	if err != nil || uint64(len(page)) != c.Head {
+		t.Errorf("%d events, the claim says %d: %v", len(page), c.Head, err)
+	}
+}

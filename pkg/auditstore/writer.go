@@ -198,7 +198,7 @@ func (s *Store) attempt(reqs []*request, low bool) (err error) {
 	s.pages.Store(tx.Size())
 	low = low || s.space() < s.opts.Reserve
 	b := newBatch(s, tx)
-	if s.head-s.indexed >= Position(s.opts.IndexEvery) {
+	if !low && s.head-s.indexed >= Position(s.opts.IndexEvery) { // it can wait, what may use the reserve cannot
 		b.writeIndex()
 	}
 	for _, r := range reqs {

@@ -20,7 +20,7 @@ type Memory struct {
 
 	mu      sync.Mutex
 	opens   auditstore.Epoch // after the first
-	appends []entry // position is index + 1
+	appends []entry          // position is index + 1
 	runs    map[string]*memRun
 	keys    map[string]string
 	shared  map[auditstore.Digest][]byte
