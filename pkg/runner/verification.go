@@ -58,8 +58,23 @@ func (v *verification) verify(ctx context.Context, run string) error {
 	if run != "" {
 		return v.run(ctx, run)
 	}
-	for after := []byte(nil); ; {
-		rows, err := v.store.log.Rows(ctx, []byte(auditstore.RunPrefix), after, pageSize)
+	for after, limit := []byte(nil), pageSize; ; {
+		rows, err := v.store.log.Rows(ctx, []byte(auditstore.RunPrefix), after, limit)
+		if damage, ok := errors.AsType[*auditstore.CorruptError](err); ok && damage.Run != "" {
+			if limit > 1 {
+				limit = 1 // there may be good rows before the damaged one
+				continue
+			}
+			// The row is lost, the events of the run are not.
+			if err := v.found(damage.Run, 0, "unreadable", damage.Problem); err != nil {
+				return err
+			}
+			if err := v.run(ctx, damage.Run); err != nil {
+				return err
+			}
+			after, limit = []byte(auditstore.RunPrefix+damage.Run), pageSize
+			continue
+		}
 		if err != nil {
 			return err
 		}
