@@ -174,12 +174,8 @@ func (r *renderer) describeRequested(ev *runnerdv1.Event, q *runnerdv1.ToolCallR
 	if q.ArgumentsJson != nil {
 		arguments = q.GetArgumentsJson()
 	}
-	gate := ""
-	if q.GetGate() != "" {
-		gate = safeLine(join(":", q.GetGate(), q.GetRule()))
-	}
 	e := entry{"→", nil, r.remember(ev, q.GetCallId(), q.GetToolName()), join(" · ",
-		strings.ToLower(short(q.GetVerdict())), fmt.Sprintf("tier %d", q.GetTier()), gate,
+		strings.ToLower(short(q.GetVerdict())), fmt.Sprintf("tier %d", q.GetTier()), safeLine(firstOf(q.GetRule(), q.GetGate())),
 		quoted(arguments, q.GetArgumentsRef())), nil}
 	if q.GetVerdict() == runnerdv1.Verdict_VERDICT_FAILED || q.GetVerdict() == runnerdv1.Verdict_VERDICT_BLOCK {
 		e.paint = style.red
@@ -240,7 +236,9 @@ func approvalLines(a *runnerdv1.Approval) []string {
 		lines = append(lines, fmt.Sprintf("attempt %d was lost: %s; approve: send again, deny: give up, --settle: say what happened",
 			a.GetAttempt(), short(a.GetCause())))
 	}
-	lines = append(lines, safeLine(a.GetArgumentsJson()))
+	if a.GetArgumentsJson() != "" {
+		lines = append(lines, safeLine(a.GetArgumentsJson()))
+	}
 	if a.GetArgumentsCut() {
 		lines = append(lines, fmt.Sprintf("(cut; %d bytes in all)", a.GetArgumentsSize()))
 	}

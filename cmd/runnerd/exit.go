@@ -119,6 +119,9 @@ func explainStatus(err error, st *status.Status) (code int, text, hint string) {
 	text = prefix + message
 	info, fields := details(st)
 	for _, f := range fields {
+		if strings.Contains(message, safeLine(f.GetDescription())) {
+			continue // said already
+		}
 		text += "\n  " + safeLine(f.GetField()+": "+f.GetDescription())
 	}
 	if info == nil {

@@ -201,14 +201,20 @@ func (c *client) readArtifact(ctx context.Context, run string, ref *runnerdv1.Ar
 func nextStep(run *runnerdv1.Run) string {
 	id := safeLine(run.GetRunId())
 	switch {
-	case run.GetHint() != "":
-		return safeLine(run.GetHint())
 	case run.GetOutcome() == runnerdv1.Outcome_OUTCOME_BLOCKED:
 		return "runnerd input " + id + " \"…\""
 	case run.GetResumable():
-		return "runnerd resume " + id
+		return strings.TrimSpace("runnerd resume " + id + " " + raise[run.GetStopReason()])
 	}
-	return ""
+	return safeLine(run.GetHint())
+}
+
+// raise is the flag that raises the limit which ended a run.
+var raise = map[runnerdv1.StopReason]string{
+	runnerdv1.StopReason_STOP_REASON_MAX_ITERATIONS: "--max-iterations N",
+	runnerdv1.StopReason_STOP_REASON_MAX_TOOL_CALLS: "--max-tool-calls N",
+	runnerdv1.StopReason_STOP_REASON_MAX_COST:       "--max-cost-cents N",
+	runnerdv1.StopReason_STOP_REASON_MAX_DURATION:   "--max-duration D",
 }
 
 // startRequest is what the flags ask for.

@@ -146,7 +146,15 @@ func (p *program) showRun(ctx context.Context, c *client, id string, asJSON bool
 	if asJSON {
 		return printJSON(p.out, got.GetRun())
 	}
-	return p.printRun(p.out, got.GetRun(), style)
+	run := got.GetRun()
+	for i, a := range run.GetApprovals() {
+		// The arguments are for approvers; others are told what is asked without.
+		whole, err := c.GetApproval(ctx, &runnerdv1.GetApprovalRequest{RunId: id, ApprovalId: a.GetApprovalId()})
+		if err == nil {
+			run.Approvals[i] = whole.GetApproval()
+		}
+	}
+	return p.printRun(p.out, run, style)
 }
 
 // printRun shows a run as a list of what there is to know.

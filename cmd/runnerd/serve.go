@@ -7,12 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 
 	configv1 "github.com/runnerd/runnerd/gen/runnerd/config/v1"
@@ -127,6 +123,7 @@ func (p *program) serve(ctx context.Context, cfg *configv1.Config) (err error) {
 	if err != nil {
 		return fmt.Errorf("listening: %w", err)
 	}
+	defer listener.Close()
 	log.Info("listening", "address", listener.Addr().String(), "version", version(), "data_dir", cfg.GetDataDir(),
 		"agents", len(cfg.GetAgents()))
 	if addr, ok := listener.Addr().(*net.TCPAddr); ok && !addr.IP.IsLoopback() {
@@ -134,9 +131,16 @@ func (p *program) serve(ctx context.Context, cfg *configv1.Config) (err error) {
 	}
 
 	tasks := newTasks(context.WithoutCancel(ctx)) // they end by the drain, in its order
+	if address := cfg.GetMetricsListen(); address != "" {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+		if err != nil {
+			return fmt.Errorf("listening for metrics: %w", err)
+		}
+		log.Info("serving metrics", "address", l.Addr().String())
+		tasks.start("metrics", func(ctx context.Context) error { return serveMetrics(ctx, l, metrics) })
+	}
 	tasks.start("engine", engine.Run)
 	tasks.start("server", func(context.Context) error { return server.Serve(listener) })
-	tasks.start("metrics", func(ctx context.Context) error { return serveMetrics(ctx, cfg.GetMetricsListen(), metrics, log) })
 	go tellWhenReady(tasks.ctx, engine, server, log)
 	fmt.Fprintf(p.out, "listening on %s\n", listener.Addr())
 	if p.serving != nil {
@@ -222,31 +226,4 @@ func (s safeWriter) Write(record []byte) (int, error) {
 		return 0, err
 	}
 	return len(record), nil
-}
-
-func newMetrics(store *auditstore.Store) *prometheus.Registry {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	_ = store
-	return registry
-}
-
-// serveMetrics serves /metrics until ctx ends; without an address it does nothing.
-func serveMetrics(ctx context.Context, address string, registry *prometheus.Registry, log *slog.Logger) error {
-	if address == "" {
-		return nil
-	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if err != nil {
-		return fmt.Errorf("listening for metrics: %w", err)
-	}
-	log.Info("metrics", "address", listener.Addr().String())
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute}
-	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serving metrics: %w", err)
-	}
-	return nil
 }

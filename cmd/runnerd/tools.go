@@ -69,13 +69,29 @@ func (p *program) printTools(got *runnerdv1.ListToolsResponse, style style) erro
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	for _, f := range got.GetFindings() {
-		line := safeLine(fmt.Sprintf("%s %s/%s: %s", f.GetCode(), f.GetHost(), f.GetTool(), f.GetMessage()))
+	return p.printFindings(got.GetFindings(), style)
+}
+
+// printFindings prints errors one by one, because they take tools out, and
+// warnings together.
+func (p *program) printFindings(findings []*runnerdv1.Finding, style style) error {
+	var codes []string
+	warned := map[string][]string{}
+	for _, f := range findings {
+		tool := safeLine(f.GetHost() + "/" + f.GetTool())
 		if f.GetSeverity() == runnerdv1.FindingSeverity_FINDING_SEVERITY_ERROR {
-			fmt.Fprintln(p.out, style.red("error")+"    "+line)
+			fmt.Fprintln(p.out, style.red("error")+"  "+tool+": "+safeLine(f.GetMessage()))
 			continue
 		}
-		fmt.Fprintln(p.out, style.yellow("warning")+"  "+line)
+		if warned[f.GetCode()] == nil {
+			codes = append(codes, f.GetCode())
+		}
+		warned[f.GetCode()] = append(warned[f.GetCode()], tool)
+	}
+	for _, code := range codes {
+		if _, err := fmt.Fprintln(p.out, style.yellow("warning")+"  "+safeLine(code)+": "+strings.Join(warned[code], ", ")); err != nil {
+			return err
+		}
 	}
 	return nil
 }
