@@ -111,7 +111,7 @@ func lockDir(dir string, shared bool, timeout time.Duration) (*os.File, error) {
 	if shared {
 		return f, nil
 	}
-	if err := f.Truncate(0); err == nil {
+	if err = f.Truncate(0); err == nil {
 		_, err = fmt.Fprintln(f, os.Getpid())
 	}
 	if err != nil {

@@ -20,8 +20,10 @@ var (
 	bucketShared  = []byte("shared")
 	bucketBlobs   = []byte("blobs")
 
-	buckets = [][]byte{bucketMeta, bucketAppends, bucketPrivate, bucketIndex, bucketRows,
-		bucketKeys, bucketBodies, bucketShared, bucketBlobs}
+	buckets = [][]byte{
+		bucketMeta, bucketAppends, bucketPrivate, bucketIndex, bucketRows,
+		bucketKeys, bucketBodies, bucketShared, bucketBlobs,
+	}
 )
 
 // The keys of bucket meta.

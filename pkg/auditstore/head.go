@@ -2,6 +2,7 @@ package auditstore
 
 import (
 	"encoding/binary"
+	"maps"
 
 	"go.etcd.io/bbolt"
 )
@@ -97,9 +98,7 @@ func encodeRow(epoch Epoch, row []byte) []byte {
 // head that holds a claim not yet in the file stays: the file could not fence
 // what is older. Called with mu held.
 func (s *Store) remember(changed map[string]head) {
-	for run, h := range changed {
-		s.heads[run] = h
-	}
+	maps.Copy(s.heads, changed)
 	if len(s.heads) <= s.opts.Heads {
 		return
 	}

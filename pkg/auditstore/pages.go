@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"sync/atomic"
-	"unsafe"
 
 	"go.etcd.io/bbolt"
 )
@@ -30,7 +29,7 @@ func checkPages(tx *bbolt.Tx, path string) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("%v; %s: %w", err, advice, ErrCorrupt)
+		return fmt.Errorf("%w; %s: %w", err, advice, ErrCorrupt)
 	}
 	return nil
 }
@@ -58,15 +57,6 @@ const (
 	elementSize = 16 // branch: offset 4, key size 4, page 8; leaf: flags 4, offset 4, key size 4, value size 4
 	bucketValue = 16 // least size of a leaf value that is a bucket
 )
-
-// pageOrder is the byte order of the file.
-var pageOrder = func() binary.ByteOrder {
-	one := uint16(1)
-	if *(*byte)(unsafe.Pointer(&one)) == 1 {
-		return binary.LittleEndian
-	}
-	return binary.BigEndian
-}()
 
 // boundsChecker looks at each page for itself.
 type boundsChecker struct {
@@ -145,13 +135,13 @@ func (c *boundsChecker) page(id uint64, kind string, count, overflow int) error 
 	}
 	for i := range count {
 		e := elements[i*elementSize:]
-		word := func(n int) uint64 { return uint64(pageOrder.Uint32(e[4*n:])) }
+		word := func(n int) uint64 { return uint64(binary.NativeEndian.Uint32(e[4*n:])) }
 		offset := uint64(i) * elementSize // what an element's own offset counts from
 		if kind == "branch" {
 			if pageHeader+offset+word(0)+word(1) > size {
 				return fmt.Errorf("key %d reaches beyond the page", i)
 			}
-			if err := c.point(pageOrder.Uint64(e[8:])); err != nil {
+			if err := c.point(binary.NativeEndian.Uint64(e[8:])); err != nil {
 				return fmt.Errorf("element %d %w", i, err)
 			}
 			continue

@@ -23,7 +23,7 @@ func boltOpenError(path string, err error) error {
 	case errors.Is(err, berrors.ErrTimeout):
 		return fmt.Errorf("%s: a process that ignores the lock file has it open, stop that one first: %w", path, ErrLocked)
 	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrChecksum), errors.Is(err, berrors.ErrVersionMismatch):
-		return fmt.Errorf("%s: %v; %s: %w", path, err, advice, ErrCorrupt)
+		return fmt.Errorf("%s: %w; %s: %w", path, err, advice, ErrCorrupt)
 	}
 	return fmt.Errorf("%s: %w", path, err)
 }

@@ -2,6 +2,7 @@ package auditstore
 
 import (
 	"errors"
+	"io/fs"
 	"math"
 	"strings"
 
@@ -30,7 +31,7 @@ func (s *Store) space() int64 {
 	}
 	var st unix.Statfs_t
 	if unix.Statfs(s.dir, &st) == nil {
-		left = min(left, int64(st.Bavail)*int64(st.Bsize)+free)
+		left = min(left, int64(st.Bavail)*int64(st.Bsize)+free) //nolint:unconvert // not the same type everywhere
 	}
 	return left
 }
@@ -42,8 +43,8 @@ func noSpace(err error) bool {
 		return true
 	}
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		var bare unix.Errno // what a sync of bbolt returns; writes come with their path
-		return !(errors.As(err, &bare) && err == error(bare))
+		write, ok := errors.AsType[*fs.PathError](err) // a failed sync comes without
+		return ok && write.Op == "write"
 	}
 	// bbolt does not wrap the error of growing the file.
 	text := err.Error()

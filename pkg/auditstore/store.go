@@ -312,7 +312,7 @@ func (s *Store) view(ctx context.Context, fn func(*bbolt.Tx) error) (err error) 
 		if errors.Is(err, berrors.ErrDatabaseNotOpen) {
 			return ErrClosed
 		}
-		return fmt.Errorf("begin to read: %v: %w", err, ErrUnavailable)
+		return fmt.Errorf("begin to read: %w: %w", err, ErrUnavailable)
 	}
 	defer func() {
 		if e := tx.Rollback(); e != nil && err == nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,35 +21,35 @@ var quiet = slog.New(slog.DiscardHandler)
 
 // skip says why a test cannot run on this machine, in a form that can be counted.
 // Where everything has to run it fails instead.
-func skip(t testing.TB, reason string) {
-	t.Helper()
+func skip(tb testing.TB, reason string) {
+	tb.Helper()
 	if os.Getenv("RUNNERD_REQUIRE_ALL") == "1" {
-		t.Fatalf("cannot run here, but everything has to: %s", reason)
+		tb.Fatalf("cannot run here, but everything has to: %s", reason)
 	}
-	fmt.Printf("SKIP-COUNTED %s: %s\n", t.Name(), reason)
-	t.SkipNow()
+	fmt.Printf("SKIP-COUNTED %s: %s\n", tb.Name(), reason)
+	tb.SkipNow()
 }
 
 // open opens a store, and at the end of the test closes it and checks that no
 // read transaction was left open.
-func open(t testing.TB, dir string, o auditstore.Options) *auditstore.Store {
-	t.Helper()
+func open(tb testing.TB, dir string, o auditstore.Options) *auditstore.Store {
+	tb.Helper()
 	o.Logger = quiet
 	s, err := auditstore.Open(dir, &o)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { shut(t, s) })
+	tb.Cleanup(func() { shut(tb, s) })
 	return s
 }
 
-func shut(t testing.TB, s *auditstore.Store) {
-	t.Helper()
+func shut(tb testing.TB, s *auditstore.Store) {
+	tb.Helper()
 	if n := s.Stats().OpenReads; n != 0 {
-		t.Errorf("%d read transactions left open", n)
+		tb.Errorf("%d read transactions left open", n)
 	}
 	if err := s.Close(); err != nil {
-		t.Errorf("close: %v", err)
+		tb.Errorf("close: %v", err)
 	}
 }
 
@@ -64,9 +65,11 @@ func TestConformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			auditstoretest.Run(t, func(t *testing.T) auditstoretest.Harness {
+				t.Helper()
 				dir := t.TempDir()
 				s := open(t, dir, o)
 				return auditstoretest.Harness{Log: s, Blobs: s, Reopen: func(t *testing.T) (auditstore.Log, auditstore.Blobs) {
+					t.Helper()
 					shut(t, s)
 					s := open(t, dir, o)
 					return s, s
@@ -76,40 +79,40 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-func claim(t testing.TB, s auditstore.Log, run string) *auditstore.Claim {
-	t.Helper()
+func claim(tb testing.TB, s auditstore.Log, run string) *auditstore.Claim {
+	tb.Helper()
 	var from auditstore.Epoch
 	rows, err := s.Rows(context.Background(), []byte(auditstore.RunPrefix+run), nil, 1)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if len(rows) > 0 && rows[0].Run == run {
 		from = rows[0].Epoch
 	}
 	c, err := s.Claim(context.Background(), run, "owner", from)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return c
 }
 
-func appendN(t testing.TB, s auditstore.Log, c *auditstore.Claim, n int) {
-	t.Helper()
+func appendN(tb testing.TB, s auditstore.Log, c *auditstore.Claim, n int) {
+	tb.Helper()
 	if _, err := s.Append(context.Background(), c, auditstore.Append{Records: auditstoretest.Events(c, n)}); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 }
 
 // verified fails the test unless the whole log verifies, and returns how many
 // events it has.
-func verified(t testing.TB, s auditstore.Log) (events int) {
-	t.Helper()
+func verified(tb testing.TB, s auditstore.Log) (events int) {
+	tb.Helper()
 	findings, err := auditstore.Verify(context.Background(), s, "", auditstore.Cursor{}, func(page []auditstore.Record) error {
 		events += len(page)
 		return nil
 	})
 	if err != nil || len(findings) > 0 {
-		t.Fatalf("verify: %v, %v", findings, err)
+		tb.Fatalf("verify: %v, %v", findings, err)
 	}
 	return events
 }
@@ -205,8 +208,8 @@ func TestIndexBoundary(t *testing.T) {
 // chunks beside other runs.
 func TestLongRun(t *testing.T) {
 	t.Parallel()
-	const events = 3000
-	s := open(t, t.TempDir(), auditstore.Options{IndexEvery: 700, RingAppends: 50})
+	const events = 1500
+	s := open(t, t.TempDir(), auditstore.Options{IndexEvery: 350, RingAppends: 50})
 	c, other := claim(t, s, "long"), claim(t, s, "other")
 	for i := range events {
 		appendN(t, s, c, 1)
@@ -297,8 +300,10 @@ func TestCloseEndsCalls(t *testing.T) {
 	_, appendErr := s.Append(ctx, c, auditstore.Append{Records: auditstoretest.Events(c, 1)})
 	_, _, readErr := s.Read(ctx, auditstore.Scope{}, auditstore.Cursor{}, 0)
 	_, rowsErr := s.Rows(ctx, nil, nil, 0)
-	for what, err := range map[string]error{"wait": <-waited, "append": appendErr, "read": readErr, "rows": rowsErr,
-		"put": s.Put(ctx, "a", "x", 0, nil), "erase": s.Erase(ctx, "a")} {
+	for what, err := range map[string]error{
+		"wait": <-waited, "append": appendErr, "read": readErr, "rows": rowsErr,
+		"put": s.Put(ctx, "a", "x", 0, nil), "erase": s.Erase(ctx, "a"),
+	} {
 		if !errors.Is(err, auditstore.ErrClosed) {
 			t.Errorf("%s on a closed store: %v", what, err)
 		}
@@ -362,15 +367,15 @@ func TestReadOnly(t *testing.T) {
 func TestEndedContextWithdraws(t *testing.T) {
 	t.Parallel()
 	s := open(t, t.TempDir(), auditstore.Options{BatchBytes: 1})
-	busy, stop := context.WithCancel(t.Context())
+	var stop atomic.Bool
 	var wg sync.WaitGroup
 	for i := range 4 {
 		c := claim(t, s, fmt.Sprintf("busy-%d", i))
 		wg.Go(func() {
-			for busy.Err() == nil {
+			for !stop.Load() {
 				records := auditstoretest.Events(c, 1)
 				records[0].Public = make([]byte, 200<<10)
-				if _, err := s.Append(context.Background(), c, auditstore.Append{Records: records}); err != nil {
+				if _, err := s.Append(t.Context(), c, auditstore.Append{Records: records}); err != nil {
 					t.Error(err)
 					return
 				}
@@ -397,7 +402,7 @@ func TestEndedContextWithdraws(t *testing.T) {
 			t.Fatalf("head %d after %d, error %v", c.Head, head, err)
 		}
 	}
-	stop()
+	stop.Store(true)
 	wg.Wait()
 	if withdrawn == 0 {
 		t.Error("no append was withdrawn while it waited")

@@ -193,7 +193,7 @@ func (s *Store) attempt(reqs []*request, low bool) (err error) {
 	}()
 	if tx, err = s.db.Begin(true); err != nil {
 		s.setPoison(err)
-		return fmt.Errorf("begin to write: %v: %w", err, ErrUnavailable)
+		return fmt.Errorf("begin to write: %w: %w", err, ErrUnavailable)
 	}
 	s.pages.Store(tx.Size())
 	low = low || s.space() < s.opts.Reserve
@@ -211,7 +211,7 @@ func (s *Store) attempt(reqs []*request, low bool) (err error) {
 	if b.err != nil {
 		_ = tx.Rollback()
 		if noSpace(b.err) {
-			return fmt.Errorf("%v: %w", b.err, ErrFull)
+			return fmt.Errorf("%w: %w", b.err, ErrFull)
 		}
 		s.setPoison(b.err)
 		return fmt.Errorf("%w: %w", b.err, ErrUnavailable)
@@ -244,7 +244,7 @@ func (s *Store) commit(tx *bbolt.Tx) error {
 		return nil
 	}
 	if noSpace(err) && s.invisible(id) {
-		return fmt.Errorf("%v: %w", err, ErrFull)
+		return fmt.Errorf("%w: %w", err, ErrFull)
 	}
 	s.setPoison(fmt.Errorf("commit: %w", err))
 	return fmt.Errorf("commit: %w: %w", err, ErrUnknown)

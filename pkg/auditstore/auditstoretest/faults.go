@@ -31,24 +31,26 @@ type Fault int
 const (
 	// None lets the call go through.
 	None Fault = iota
-	// Unavailable: nothing happens, ErrUnavailable. Any operation.
+	// Unavailable makes nothing happen: ErrUnavailable. Any operation.
 	Unavailable
-	// Full: nothing happens, ErrFull; an append with Reserve goes through. Append, Put.
+	// Full makes nothing happen: ErrFull. An append with Reserve goes through. Append,
+	// Put.
 	Full
-	// UnknownWritten: it happens, but the caller gets ErrUnknown and its claim does
+	// UnknownWritten lets it happen, but the caller gets ErrUnknown and its claim does
 	// not move. Whatever writes.
 	UnknownWritten
-	// UnknownLost: nothing happens, the caller gets ErrUnknown. Whatever writes.
+	// UnknownLost makes nothing happen, and the caller gets ErrUnknown. Whatever
+	// writes.
 	UnknownLost
-	// LateWritten: the caller gets ErrUnknown and nothing can be seen; the append
+	// LateWritten gives the caller ErrUnknown and nothing can be seen; the append
 	// arrives when the run is claimed next, just before the claim. Append.
 	LateWritten
-	// LateRefused: the same, but it arrives just after the claim and is refused.
+	// LateRefused is the same, but it arrives just after the claim and is refused.
 	// Append.
 	LateRefused
-	// Stolen: another owner has claimed the run, ErrFenced. Claim, Append.
+	// Stolen means that another owner has claimed the run: ErrFenced. Claim, Append.
 	Stolen
-	// EarlyWake: returns at once although nothing happened. Wait.
+	// EarlyWake returns at once although nothing happened. Wait.
 	EarlyWake
 )
 
@@ -69,6 +71,7 @@ func (f Fault) meets(op Op) bool {
 		return op == OpClaim || op == OpAppend
 	case EarlyWake:
 		return op == OpWait
+	case None:
 	}
 	return false
 }

@@ -129,6 +129,7 @@ func (m *Memory) meet(ctx context.Context, op Op, run string) (f Fault, err erro
 	case Stolen:
 		m.steal(run, "thief")
 		err = auditstore.ErrFenced
+	default: // what the caller sees to
 	}
 	if err != nil {
 		err = fmt.Errorf("%s %s: %w", op, run, err)
@@ -203,6 +204,7 @@ func (m *Memory) Append(ctx context.Context, c *auditstore.Claim, a auditstore.A
 	case UnknownWritten:
 		late := *c // the caller's claim must not move
 		c = &late
+	default: // it goes through
 	}
 	pos, err := m.write(c, &a)
 	if err != nil {

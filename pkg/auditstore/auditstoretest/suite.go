@@ -23,6 +23,7 @@ type Harness struct {
 // Run runs the suite. open returns a fresh, empty store; it registers what closes
 // it with t.Cleanup. After each test the hash chains of all runs are verified.
 func Run(t *testing.T, open func(t *testing.T) Harness) {
+	t.Helper()
 	tests := []struct {
 		name string
 		test func(*testing.T, *fixture)

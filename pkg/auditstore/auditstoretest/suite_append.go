@@ -1,3 +1,4 @@
+//nolint:thelper // these are the tests themselves: a failure belongs to their own line
 package auditstoretest
 
 import (

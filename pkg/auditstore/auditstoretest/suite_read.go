@@ -1,3 +1,4 @@
+//nolint:thelper // these are the tests themselves: a failure belongs to their own line
 package auditstoretest
 
 import (
@@ -332,8 +333,10 @@ func testReopen(t *testing.T, f *fixture) {
 	value := []byte("shared")
 	records := Events(c, 3)
 	records[2].Private, records[2].Salt = []byte("secret"), []byte("salt")
-	f.appendWith(t, c, auditstore.Append{Records: records, Row: []byte("row"), Put: [][]byte{[]byte("open/a")}, Body: []byte("body"),
-		Shared: map[auditstore.Digest][]byte{sha256.Sum256(value): value}})
+	f.appendWith(t, c, auditstore.Append{
+		Records: records, Row: []byte("row"), Put: [][]byte{[]byte("open/a")}, Body: []byte("body"),
+		Shared: map[auditstore.Digest][]byte{sha256.Sum256(value): value},
+	})
 	if err := f.blobs.Put(ctx, "a", "x", 0, []byte("blob")); err != nil {
 		t.Fatal(err)
 	}
