@@ -251,16 +251,18 @@ func (b *brain) Decide(ctx context.Context, _ string, req *runnerdv1.DecideReque
 	case "big":
 		return answering(strings.Repeat("big ", 50_000)), nil
 	case "ask":
-		return &runnerdv1.Decision{Next: &runnerdv1.Decision_Question{Question: &runnerdv1.AskUser{Text: text}}}, nil
+		return &runnerdv1.Decision{Usage: cheap(), Next: &runnerdv1.Decision_Question{Question: &runnerdv1.AskUser{Text: text}}}, nil
 	default:
-		return &runnerdv1.Decision{Next: &runnerdv1.Decision_ToolCalls{ToolCalls: &runnerdv1.ToolCalls{
+		return &runnerdv1.Decision{Usage: cheap(), Next: &runnerdv1.Decision_ToolCalls{ToolCalls: &runnerdv1.ToolCalls{
 			Calls: []*runnerdv1.ToolCall{{Id: "c", Name: verb, ArgumentsJson: text}},
 		}}}, nil
 	}
 }
 
+func cheap() *runnerdv1.Usage { return &runnerdv1.Usage{CostCents: proto.Float64(0.5)} }
+
 func answering(text string) *runnerdv1.Decision {
-	return &runnerdv1.Decision{Next: &runnerdv1.Decision_Answer{Answer: &runnerdv1.Answer{Content: text}}}
+	return &runnerdv1.Decision{Usage: cheap(), Next: &runnerdv1.Decision_Answer{Answer: &runnerdv1.Answer{Content: text}}}
 }
 
 // hands is a tool host: read gives text, blob gives a megabyte, charge loses its outcome, deploy has to be approved.
@@ -392,4 +394,3 @@ func fields(err error) string {
 	}
 	return strings.Join(names, " ")
 }
-
