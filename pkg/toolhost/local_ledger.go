@@ -125,6 +125,8 @@ func (l *LocalLedger) Begin(ctx context.Context, call *runnerdv1.CallToolRequest
 	for {
 		c := l.call(call.GetIdempotencyKey())
 		switch {
+		case call.GetAttempt() <= c.refusedTo:
+			return Entry{State: CallRefused}, l.write(record(PhaseReject, call))
 		case c.state == CallRunning:
 			done := c.done
 			l.mu.Unlock()
@@ -142,8 +144,6 @@ func (l *LocalLedger) Begin(ctx context.Context, call *runnerdv1.CallToolRequest
 				return Entry{}, err
 			}
 			return Entry{State: CallFinished, Result: result}, l.write(record(PhaseRepeat, call))
-		case call.GetAttempt() <= c.refusedTo:
-			return Entry{State: CallRefused}, l.write(record(PhaseReject, call))
 		default:
 			if err := l.write(record(PhaseBegin, call)); err != nil {
 				return Entry{}, err

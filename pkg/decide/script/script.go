@@ -27,13 +27,13 @@ func Example() string { return example }
 
 // Script is a checked script.
 type Script struct {
-	steps []*step
+	steps steps
 	runs  []runSteps
 }
 
 type runSteps struct {
 	pattern string
-	steps   []*step
+	steps   steps
 }
 
 // Load reads and checks a script file. Errors name the file and the line.
@@ -60,14 +60,11 @@ func Parse(name string, data []byte) (*Script, error) {
 // UnmarshalYAML implements yaml.Unmarshaler.
 func (s *Script) UnmarshalYAML(n *yaml.Node) error {
 	var file struct {
-		Decisions []*step            `yaml:"decisions"`
-		Runs      map[string][]*step `yaml:"runs"`
+		Decisions steps            `yaml:"decisions"`
+		Runs      map[string]steps `yaml:"runs"`
 	}
 	if err := scriptfile.Fields(n, &file); err != nil {
 		return err
-	}
-	if slices.Contains(file.Decisions, nil) {
-		return scriptfile.Errorf(n, "an empty step stands in decisions")
 	}
 	s.steps = file.Decisions
 	// Of several patterns that match, the one with more text wins: r1 before r*.
@@ -80,9 +77,6 @@ func (s *Script) UnmarshalYAML(n *yaml.Node) error {
 	for _, p := range patterns {
 		if _, err := path.Match(p, ""); err != nil {
 			return scriptfile.Errorf(n, "pattern %q of a run: %v", p, err)
-		}
-		if slices.Contains(file.Runs[p], nil) {
-			return scriptfile.Errorf(n, "an empty step stands in run %q", p)
 		}
 		s.runs = append(s.runs, runSteps{p, file.Runs[p]})
 	}
@@ -114,7 +108,7 @@ func (s *Script) find(req *runnerdv1.DecideRequest) (*step, bool) {
 const farBeyond = 1 << 33
 
 // at returns the decision at an index, from 0, or nil and how many there are.
-func at(steps []*step, index uint64) (*step, uint64) {
+func at(steps steps, index uint64) (*step, uint64) {
 	var passed uint64
 	for _, s := range steps {
 		size := uint64(1)
@@ -133,11 +127,32 @@ func at(steps []*step, index uint64) (*step, uint64) {
 	return nil, min(passed, farBeyond)
 }
 
+// steps is a list of steps, at least one.
+type steps []*step
+
+// UnmarshalYAML implements yaml.Unmarshaler.
+func (s *steps) UnmarshalYAML(n *yaml.Node) error {
+	if n.Kind != yaml.SequenceNode || len(n.Content) == 0 {
+		return scriptfile.Errorf(n, "want a list of steps")
+	}
+	for _, item := range n.Content {
+		if item.Tag == "!!null" {
+			return scriptfile.Errorf(item, "the step is empty; {} decides nothing at all")
+		}
+		st := new(step)
+		if err := item.Decode(st); err != nil {
+			return err
+		}
+		*s = append(*s, st)
+	}
+	return nil
+}
+
 // step is one decision, a group or a choice.
 type step struct {
-	Repeat repeat  `yaml:"repeat"`
-	Steps  []*step `yaml:"steps"`
-	Cases  []*step `yaml:"cases"`
+	Repeat repeat `yaml:"repeat"`
+	Steps  steps  `yaml:"steps"`
+	Cases  steps  `yaml:"cases"`
 
 	When     when                `yaml:"when"`
 	Delay    scriptfile.Duration `yaml:"delay"`
@@ -171,12 +186,6 @@ func (s *step) UnmarshalYAML(n *yaml.Node) error {
 	if err := scriptfile.One(n, kinds); err != nil {
 		return err
 	}
-	if (s.Steps != nil && len(s.Steps) == 0) || (s.Cases != nil && len(s.Cases) == 0) {
-		return scriptfile.Errorf(n, "the list is empty")
-	}
-	if slices.Contains(s.Steps, nil) || slices.Contains(s.Cases, nil) {
-		return scriptfile.Errorf(n, "an empty step stands in the list")
-	}
 	for _, nested := range s.Cases {
 		if nested.Steps != nil || nested.Cases != nil || nested.Repeat != 0 {
 			return scriptfile.Errorf(n, "a case is one decision")
@@ -199,7 +208,7 @@ func (s *step) alternatives() iter.Seq[*step] {
 	if s.Cases != nil {
 		return slices.Values(s.Cases)
 	}
-	return slices.Values([]*step{s})
+	return slices.Values(steps{s})
 }
 
 // strings are the fields that may be templates.
