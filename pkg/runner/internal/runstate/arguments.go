@@ -93,6 +93,7 @@ func checkArguments(raw string) error {
 				return argumentError(raw, int(dec.InputOffset())-len(number),
 					"arguments hold a number that is too long or too large")
 			}
+		default: // nothing more to check
 		}
 	}
 	end := int(dec.InputOffset())

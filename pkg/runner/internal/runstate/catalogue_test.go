@@ -90,7 +90,7 @@ func TestBuildCatalogue(t *testing.T) {
 	t.Run("T-131 error codes take out the tool, T-132 warnings do not", func(t *testing.T) {
 		t.Parallel()
 		contradictory := definition("contradictory")
-		contradictory.Annotations = &runnerdv1.Annotations{ReadOnly: proto.Bool(true), Destructive: proto.Bool(true)}
+		contradictory.Annotations = &runnerdv1.Annotations{ReadOnly: new(true), Destructive: new(true)}
 		broken := definition("broken")
 		broken.InputSchemaJson = `{"type":"objekt"}`
 		never := definition("never")
@@ -98,7 +98,8 @@ func TestBuildCatalogue(t *testing.T) {
 		none := definition("none")
 		none.InputSchemaJson = "false"
 		c, found := BuildCatalogue([]HostTools{{Host: "h", Tools: []*runnerdv1.ToolDefinition{
-			{Name: "bare"}, contradictory, broken, never, none, definition("good"),
+			{Name: "bare"},
+			contradictory, broken, never, none, definition("good"),
 			{Name: "anything", Description: "d", InputSchemaJson: " true ", OutputSchemaJson: "{}"},
 		}}})
 		expect(t, c, found, []string{"bare", "good", "anything"}, []string{
@@ -129,7 +130,7 @@ func TestBuildCatalogue(t *testing.T) {
 
 func TestTierAndRecovery(t *testing.T) {
 	t.Parallel()
-	yes, no := proto.Bool(true), proto.Bool(false)
+	yes, no := new(true), new(false)
 	tier := func(n uint32) *uint32 { return &n }
 	for name, tc := range map[string]struct {
 		annotations *runnerdv1.Annotations

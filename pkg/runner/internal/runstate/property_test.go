@@ -60,14 +60,14 @@ func newRandomRun(t *rapid.T) *randomRun {
 		return rapid.SampledFrom(numbers[1:]).Draw(t, label) // the first is UNSPECIFIED
 	}
 	spec := newSpec()
-	spec.Budget.MaxIterations = proto.Uint32(rapid.Uint32Range(1, 6).Draw(t, "max_iterations"))
-	spec.Budget.MaxToolCalls = proto.Uint32(rapid.Uint32Range(0, 8).Draw(t, "max_tool_calls"))
-	spec.Budget.MaxConsecutiveFailures = proto.Uint32(rapid.Uint32Range(0, 3).Draw(t, "max_failures"))
+	spec.Budget.MaxIterations = new(rapid.Uint32Range(1, 6).Draw(t, "max_iterations"))
+	spec.Budget.MaxToolCalls = new(rapid.Uint32Range(0, 8).Draw(t, "max_tool_calls"))
+	spec.Budget.MaxConsecutiveFailures = new(rapid.Uint32Range(0, 3).Draw(t, "max_failures"))
 	if rapid.Bool().Draw(t, "limited") {
 		spec.Budget.MaxDuration = durationpb.New(time.Minute)
 	}
 	if rapid.Bool().Draw(t, "capped") {
-		spec.Budget.MaxCostCents = proto.Float64(3)
+		spec.Budget.MaxCostCents = new(3.0)
 	} else {
 		spec.Budget.MaxCostCents = nil
 	}
@@ -209,10 +209,10 @@ func (r *randomRun) resume() Fact {
 	if rapid.Bool().Draw(r.t, "raise") {
 		budget := r.w.st.View().GetSpec().GetBudget()
 		f.Budget = &runnerdv1.Budget{
-			MaxIterations: proto.Uint32(budget.GetMaxIterations() + 3), MaxToolCalls: proto.Uint32(budget.GetMaxToolCalls() + 3),
+			MaxIterations: new(budget.GetMaxIterations() + 3), MaxToolCalls: new(budget.GetMaxToolCalls() + 3),
 		}
 		if budget.MaxCostCents != nil {
-			f.Budget.MaxCostCents = proto.Float64(budget.GetMaxCostCents() + 5)
+			f.Budget.MaxCostCents = new(budget.GetMaxCostCents() + 5)
 		}
 		if budget.GetMaxDuration() != nil {
 			f.Budget.MaxDuration = durationpb.New(budget.GetMaxDuration().AsDuration() + time.Hour)
@@ -290,12 +290,12 @@ func answerDecision(text string) *runnerdv1.Decision {
 func (r *randomRun) decision() *runnerdv1.Decision {
 	t := r.t
 	var d *runnerdv1.Decision
-	switch what := rapid.IntRange(0, 9).Draw(t, "decision"); {
-	case what == 9:
+	switch rapid.IntRange(0, 9).Draw(t, "decision") {
+	case 9:
 		d = answerDecision("done")
-	case what == 8:
+	case 8:
 		d = &runnerdv1.Decision{Next: &runnerdv1.Decision_Question{Question: &runnerdv1.AskUser{Text: "which?"}}}
-	case what == 7:
+	case 7:
 		d = &runnerdv1.Decision{}
 	default:
 		calls := &runnerdv1.ToolCalls{}
@@ -312,8 +312,12 @@ func (r *randomRun) decision() *runnerdv1.Decision {
 	}
 	d.Truncated = rapid.IntRange(0, 19).Draw(t, "truncated") == 19
 	d.Usage = rapid.SampledFrom([]*runnerdv1.Usage{
-		{CostCents: proto.Float64(0.1)}, nil, {}, {CostCents: proto.Float64(1), InputTokens: proto.Int64(5)},
-		{OutputTokens: proto.Int64(7), CachedInputTokens: proto.Int64(9)}, {CostCents: proto.Float64(-1)},
+		{CostCents: new(0.1)},
+		nil,
+		{},
+		{CostCents: new(1.0), InputTokens: proto.Int64(5)},
+		{OutputTokens: proto.Int64(7), CachedInputTokens: proto.Int64(9)},
+		{CostCents: new(-1.0)},
 	}).Draw(t, "usage")
 	return d
 }

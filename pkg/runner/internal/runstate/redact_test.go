@@ -297,7 +297,7 @@ func TestRedact(t *testing.T) {
 	t.Run("an empty argument text stays empty", func(t *testing.T) {
 		t.Parallel()
 		ev := event(5, &runnerdv1.Event{Payload: &runnerdv1.Event_ToolCallRequested{ToolCallRequested: &runnerdv1.ToolCallRequested{
-			CallId: "1.1", ArgumentsRaw: "", ArgumentsJson: proto.String("{}"),
+			CallId: "1.1", ArgumentsRaw: "", ArgumentsJson: new("{}"),
 		}}})
 		public := Redact(ev).GetToolCallRequested()
 		if public.GetArgumentsRaw() != "" || public.GetArgumentsJson() != "[redacted]" {

@@ -72,7 +72,7 @@ var newCatalogue = sync.OnceValue(func() *Catalogue {
 			InputSchemaJson: `{"type":"object","properties":{"n":{"type":"integer"}}}`,
 		}
 	}
-	yes, no := proto.Bool(true), proto.Bool(false)
+	yes, no := new(true), new(false)
 	c, _ := BuildCatalogue([]HostTools{
 		{Host: "files", Timeout: 10 * time.Second, Tools: []*runnerdv1.ToolDefinition{
 			tool("read", &runnerdv1.Annotations{ReadOnly: yes}), tool("list", &runnerdv1.Annotations{ReadOnly: yes}),
@@ -156,7 +156,7 @@ func (w *world) check() {
 		if diff := cmp.Diff(w.turn.Effects, turn.Effects, protocmp.Transform()); diff != "" {
 			w.t.Fatalf("from the %s state other effects follow: %s\n%s", name, diff, w)
 		}
-		if turn.WakeAt != w.turn.WakeAt || turn.Idle != w.turn.Idle {
+		if !turn.WakeAt.Equal(w.turn.WakeAt) || turn.Idle != w.turn.Idle {
 			w.t.Fatalf("the %s state wakes at %s, idle %t, not at %s, %t\n%s", name, turn.WakeAt, turn.Idle, w.turn.WakeAt, w.turn.Idle, w)
 		}
 	}

@@ -41,6 +41,7 @@ type argumentSchema struct {
 // refuseLoader refuses whatever a schema refers to outside itself.
 type refuseLoader struct{}
 
+// Load implements jsonschema.URLLoader.
 func (refuseLoader) Load(string) (any, error) { return nil, errNotFetched }
 
 // compileSchema compiles the input schema of a tool: JSON text of a JSON Schema, by its "$schema", else draft 2020-12.
@@ -125,7 +126,7 @@ func (s *argumentSchema) count(v reflect.Value, seen map[*jsonschema.Schema]bool
 		if v.IsNil() {
 			return
 		}
-		if schema, ok := v.Interface().(*jsonschema.Schema); ok {
+		if schema, ok := reflect.TypeAssert[*jsonschema.Schema](v); ok {
 			// Published meta-schemas are shared by all.
 			if seen[schema] || strings.Contains(schema.Location, "://json-schema.org/") {
 				return
@@ -137,7 +138,7 @@ func (s *argumentSchema) count(v reflect.Value, seen map[*jsonschema.Schema]bool
 					s.count(v.Elem().Field(i), seen)
 				}
 			}
-		} else if ref, ok := v.Interface().(*jsonschema.DynamicRef); ok {
+		} else if ref, ok := reflect.TypeAssert[*jsonschema.DynamicRef](v); ok {
 			s.count(reflect.ValueOf(ref.Ref), seen)
 		}
 	case reflect.Interface:

@@ -10,13 +10,13 @@ import (
 type Resumability int
 
 const (
-	// ResumeNever: the run is final, it can only be forked.
+	// ResumeNever says that the run is final: it can only be forked.
 	ResumeNever Resumability = iota
-	// ResumeByVote: the run is paused; a verdict on an open approval goes on with it.
+	// ResumeByVote says that the run is paused: a verdict on an open approval goes on with it.
 	ResumeByVote
-	// ResumeByCall: ResumeRun goes on with it, after a limit with a raised budget.
+	// ResumeByCall says that ResumeRun goes on with it, after a limit with a raised budget.
 	ResumeByCall
-	// ResumeByInput: SubmitInput goes on with it.
+	// ResumeByInput says that SubmitInput goes on with it.
 	ResumeByInput
 )
 

@@ -38,11 +38,13 @@ import (
 //	history                                   shows what the model remembers
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		t.Helper()
 		if !strings.HasSuffix(path, ".txt") {
 			t.Skipf("%s is no transcript", path)
 		}
 		var w *world
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			t.Helper()
 			if d.Cmd == "start" {
 				if w != nil {
 					w.verify()
@@ -228,12 +230,12 @@ func budgetFrom(t *testing.T, d *datadriven.TestData, b *runnerdv1.Budget) {
 	} {
 		n := 0
 		if d.MaybeScanArgs(t, name, &n) {
-			*field = proto.Uint32(uint32(n))
+			*field = new(uint32(n))
 		}
 	}
 	cents := 0
 	if d.MaybeScanArgs(t, "max_cost_cents", &cents) {
-		b.MaxCostCents = proto.Float64(float64(cents))
+		b.MaxCostCents = new(float64(cents))
 	}
 	duration := ""
 	if d.MaybeScanArgs(t, "max_duration", &duration) {
