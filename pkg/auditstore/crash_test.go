@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/runnerd/runnerd/pkg/auditstore"
 	"github.com/runnerd/runnerd/pkg/auditstore/auditstoretest"
@@ -23,6 +24,7 @@ import (
 const (
 	childDir     = "AUDITSTORE_TEST_CHILD_DIR"
 	childAppends = "AUDITSTORE_TEST_CHILD_APPENDS"
+	childWatches = "AUDITSTORE_TEST_CHILD_WATCHES" // set: see watchingChild
 )
 
 func TestMain(m *testing.M) {
@@ -32,7 +34,11 @@ func TestMain(m *testing.M) {
 			fmt.Println(err)
 			os.Exit(1)
 		}
-		child(dir, n)
+		if os.Getenv(childWatches) != "" {
+			watchingChild(dir, n)
+		} else {
+			child(dir, n)
+		}
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
@@ -137,38 +143,41 @@ func heads(t *testing.T, dir string, acked map[string]uint64) {
 
 func TestKilledProcess(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	acked := map[string]uint64{}
-	for cycle := range 5 {
-		cmd := childCommand(t, dir, 2000)
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		lines := bufio.NewScanner(out)
-		acks := 0
-		for lines.Scan() {
-			var run string
-			var sequence uint64
-			if n, _ := fmt.Sscanf(lines.Text(), "ack %s %d", &run, &sequence); n == 2 {
-				acked[run] = sequence
-				acks++
+	t.Run("A-133 what was acknowledged survives kill -9", func(t *testing.T) {
+		t.Parallel()
+		dir := t.TempDir()
+		acked := map[string]uint64{}
+		for cycle := range 5 {
+			cmd := childCommand(t, dir, 2000)
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
 			}
-			if acks == 100+37*cycle {
-				if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
-					t.Fatal(err)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			lines := bufio.NewScanner(out)
+			acks := 0
+			for lines.Scan() {
+				var run string
+				var sequence uint64
+				if n, _ := fmt.Sscanf(lines.Text(), "ack %s %d", &run, &sequence); n == 2 {
+					acked[run] = sequence
+					acks++
+				}
+				if acks == 100+37*cycle {
+					if err := cmd.Process.Signal(syscall.SIGKILL); err != nil {
+						t.Fatal(err)
+					}
 				}
 			}
+			_ = cmd.Wait() // killed, or done before that
+			if acks < 100 {
+				t.Fatalf("cycle %d: only %d appends", cycle, acks)
+			}
+			heads(t, dir, acked)
 		}
-		_ = cmd.Wait() // killed, or done before that
-		if acks < 100 {
-			t.Fatalf("cycle %d: only %d appends", cycle, acks)
-		}
-		heads(t, dir, acked)
-	}
+	})
 }
 
 // strace returns the command line for injecting faults, or skips the test.
@@ -249,6 +258,91 @@ func TestKilledCreation(t *testing.T) {
 				c := claim(t, s, "after")
 				appendN(t, s, c, 1)
 			})
+		}
+	}
+}
+
+// watchingChild appends while it reads in every way there is, and says how long
+// before its acknowledgement an event was seen.
+func watchingChild(dir string, appends int) {
+	ctx := context.Background()
+	s, err := auditstore.Open(dir, &auditstore.Options{Logger: quiet})
+	if err != nil {
+		fmt.Println("open", err)
+		return
+	}
+	c, err := s.Claim(ctx, "a", "child", 0)
+	if err != nil {
+		fmt.Println("claim", err)
+		return
+	}
+	var mu sync.Mutex
+	seen := map[uint64]time.Time{}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	watch := func(newest func() uint64) {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(time.Millisecond):
+				}
+				n := newest()
+				mu.Lock()
+				if _, ok := seen[n]; !ok {
+					seen[n] = time.Now()
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	watch(func() uint64 { n, _, _ := s.Body(ctx, "a", 1<<60); return n })
+	watch(func() uint64 { n, _ := s.Head(ctx); return uint64(n) })
+	watch(func() uint64 { rows, _ := s.Rows(ctx, []byte("seen/"), nil, 0); return uint64(len(rows)) })
+	watch(func() uint64 {
+		page, _, _ := s.Read(ctx, auditstore.Scope{Run: "a"}, auditstore.Cursor{}, 0)
+		return uint64(len(page))
+	})
+	for range appends {
+		sequence := c.Head + 1
+		_, err := s.Append(ctx, c, auditstore.Append{
+			Records: auditstoretest.Events(c, 1), Body: []byte("body"), Put: [][]byte{fmt.Appendf(nil, "seen/%d", sequence)},
+		})
+		acked := time.Now()
+		mu.Lock()
+		at, early := seen[sequence]
+		mu.Unlock()
+		if early {
+			fmt.Println("early", acked.Sub(at).Milliseconds())
+		}
+		fmt.Println("append", err)
+	}
+	close(stop)
+	wg.Wait()
+	fmt.Println("close", s.Close())
+}
+
+// TestNothingIsSeenBeforeItIsDurable makes every sync slow. bbolt shows a commit
+// to readers while its last sync still runs; the store must not.
+func TestNothingIsSeenBeforeItIsDurable(t *testing.T) {
+	t.Parallel()
+	const delay = 400 * time.Millisecond
+	dir := t.TempDir()
+	shut(t, open(t, dir, auditstore.Options{}))
+	cmd := childCommand(t, dir, 3, strace(t, fmt.Sprintf("fdatasync:delay_enter=%d", delay.Microseconds()))...)
+	cmd.Env = append(cmd.Env, childWatches+"=1")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(out), "append <nil>"); n != 3 {
+		t.Fatalf("child: %s", out)
+	}
+	for line := range strings.Lines(string(out)) {
+		var early int64
+		if n, _ := fmt.Sscanf(line, "early %d", &early); n == 1 && early > delay.Milliseconds()/2 {
+			t.Errorf("an event was seen %d ms before it was acknowledged, with syncs of %v", early, delay)
 		}
 	}
 }

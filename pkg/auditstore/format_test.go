@@ -14,19 +14,22 @@ import (
 // TestHash holds the chain to values computed elsewhere: clients check it too.
 func TestHash(t *testing.T) {
 	t.Parallel()
-	first := Hash(Digest{}, nil)
-	second := Hash(first, []byte("a"))
-	for _, tt := range []struct {
-		got  Digest
-		want string
-	}{
-		{first, "68418f5c485d062d4d3e8a25211be66a38c93fc3d86931c448084a9a40c2ce01"},
-		{second, "3d682d8e76d49d0f64e87952d6d1655aa96d111661babad4b4ce8045587264df"},
-	} {
-		if got := hex.EncodeToString(tt.got[:]); got != tt.want {
-			t.Errorf("hash %s, want %s", got, tt.want)
+	t.Run("T-177 hash chain", func(t *testing.T) {
+		t.Parallel()
+		first := Hash(Digest{}, nil)
+		second := Hash(first, []byte("a"))
+		for _, tt := range []struct {
+			got  Digest
+			want string
+		}{
+			{first, "68418f5c485d062d4d3e8a25211be66a38c93fc3d86931c448084a9a40c2ce01"},
+			{second, "3d682d8e76d49d0f64e87952d6d1655aa96d111661babad4b4ce8045587264df"},
+		} {
+			if got := hex.EncodeToString(tt.got[:]); got != tt.want {
+				t.Errorf("hash %s, want %s", got, tt.want)
+			}
 		}
-	}
+	})
 }
 
 func TestTrailer(t *testing.T) {

@@ -63,17 +63,20 @@ func TestSecondOpenerIsRefused(t *testing.T) {
 
 func TestModes(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "new", "data")
-	open(t, dir, auditstore.Options{})
-	for path, want := range map[string]os.FileMode{dir: 0o700 | os.ModeDir, "log.db": 0o600, "format": 0o600, "lock": 0o600} {
-		if path != dir {
-			path = filepath.Join(dir, path)
+	t.Run("T-178 files are owner-only", func(t *testing.T) {
+		t.Parallel()
+		dir := filepath.Join(t.TempDir(), "new", "data")
+		open(t, dir, auditstore.Options{})
+		for path, want := range map[string]os.FileMode{dir: 0o700 | os.ModeDir, "log.db": 0o600, "format": 0o600, "lock": 0o600} {
+			if path != dir {
+				path = filepath.Join(dir, path)
+			}
+			info, err := os.Lstat(path)
+			if err != nil || info.Mode() != want {
+				t.Errorf("%s: %v %v, want %v", path, info.Mode(), err, want)
+			}
 		}
-		info, err := os.Lstat(path)
-		if err != nil || info.Mode() != want {
-			t.Errorf("%s: %v %v, want %v", path, info.Mode(), err, want)
-		}
-	}
+	})
 }
 
 func TestUnsafeDirectoriesAreRefused(t *testing.T) {

@@ -48,13 +48,16 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+// defaultMmap is 4 GiB, or 256 MiB where addresses have 32 bits.
+const defaultMmap = 1 << (28 + 4*(^uint(0)>>63))
+
 func (o *Options) withDefaults() (Options, error) {
 	var v Options
 	if o != nil {
 		v = *o
 	}
 	setDefault(&v.LockTimeout, 2*time.Second)
-	setDefault(&v.InitialMmapSize, 4<<30)
+	setDefault(&v.InitialMmapSize, defaultMmap)
 	setDefault(&v.Reserve, 16<<20)
 	setDefault(&v.RingBytes, 32<<20)
 	setDefault(&v.RingAppends, 1<<16)
@@ -100,6 +103,7 @@ type Store struct {
 
 	poison   atomic.Pointer[error]
 	poisoned chan struct{}
+	stuck    atomic.Bool // bbolt panicked, perhaps with its locks held: it cannot be closed
 	// tooLittle is the space that the last commit found too small, 0 if it went
 	// through.
 	tooLittle atomic.Int64
@@ -221,7 +225,7 @@ func catch(err *error) {
 }
 
 // Close writes the index, marks the file as closed well and lets go of it. Calls
-// that still wait get [ErrClosed].
+// that still wait get [ErrClosed]. A poisoned store is left as it is.
 func (s *Store) Close() error {
 	var err error
 	s.once.Do(func() {
@@ -230,6 +234,9 @@ func (s *Store) Close() error {
 		<-s.done
 		if !s.readOnly && s.usable() == nil {
 			err = s.finish()
+		}
+		if s.stuck.Load() {
+			return // only the end of the process lets go of the file
 		}
 		err = errors.Join(err, s.db.Close())
 		unlock(s.lock)
@@ -301,18 +308,9 @@ func (s *Store) check(ctx context.Context) error {
 func (s *Store) view(ctx context.Context, fn func(*bbolt.Tx) error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer catch(&err)
-	s.durable.RLock()
-	if err := s.check(ctx); err != nil {
-		s.durable.RUnlock()
-		return err
-	}
-	tx, err := s.db.Begin(false)
-	s.durable.RUnlock()
+	tx, err := s.begin(ctx)
 	if err != nil {
-		if errors.Is(err, berrors.ErrDatabaseNotOpen) {
-			return ErrClosed
-		}
-		return fmt.Errorf("begin to read: %w: %w", err, ErrUnavailable)
+		return err
 	}
 	defer func() {
 		if e := tx.Rollback(); e != nil && err == nil {
@@ -320,6 +318,30 @@ func (s *Store) view(ctx context.Context, fn func(*bbolt.Tx) error) (err error) 
 		}
 	}()
 	return fn(tx)
+}
+
+// begin begins a transaction for reading.
+func (s *Store) begin(ctx context.Context) (*bbolt.Tx, error) {
+	s.durable.RLock()
+	defer s.durable.RUnlock()
+	if err := s.check(ctx); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			s.stuck.Store(true)
+			s.setPoison(fmt.Errorf("begin to read: %v: %w", p, ErrCorrupt))
+			panic(p)
+		}
+	}()
+	tx, err := s.db.Begin(false)
+	if errors.Is(err, berrors.ErrDatabaseNotOpen) {
+		return nil, ErrClosed
+	}
+	if err != nil {
+		return nil, fmt.Errorf("begin to read: %w: %w", err, ErrUnavailable)
+	}
+	return tx, nil
 }
 
 // load reads the file's own values and the newest appends, and counts this open.

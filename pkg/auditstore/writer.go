@@ -185,10 +185,9 @@ func (s *Store) attempt(reqs []*request, low bool) (err error) {
 	var tx *bbolt.Tx
 	defer func() {
 		if p := recover(); p != nil {
+			s.stuck.Store(true)
 			s.setPoison(fmt.Errorf("writing the file failed: %v: %w", p, ErrCorrupt))
 			err = fmt.Errorf("%v: %w", p, ErrUnknown)
-			defer func() { _ = recover() }() // the transaction is past saving; its locks are not
-			_ = tx.Rollback()
 		}
 	}()
 	if tx, err = s.db.Begin(true); err != nil {
