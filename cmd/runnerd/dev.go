@@ -7,8 +7,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -70,7 +68,7 @@ It serves until it is interrupted or terminated.`,
 }
 
 func devDecide(cmd *cobra.Command, flags devFlags, journalFile string) (err error) {
-	s, err := readScript(cmd, flags.script, decidescript.Load, decidescript.Parse)
+	s, err := readScript(cmd, flags.script, decidescript.Parse)
 	if err != nil {
 		return err
 	}
@@ -115,7 +113,7 @@ happens. It serves until it is interrupted or terminated.`,
 }
 
 func devTools(cmd *cobra.Command, flags devFlags, ledger string) (err error) {
-	s, err := readScript(cmd, flags.script, toolscript.Load, toolscript.Parse)
+	s, err := readScript(cmd, flags.script, toolscript.Parse)
 	if err != nil {
 		return err
 	}
@@ -136,26 +134,29 @@ func killSelf() {
 
 // devServe serves on an address until the process is told to stop.
 func devServe(cmd *cobra.Command, listen string, serve func(context.Context, net.Listener) error) error {
-	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", listen)
+	lis, err := new(net.ListenConfig).Listen(cmd.Context(), "tcp", listen)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "listening on %s\n", lis.Addr())
-	return serve(ctx, lis)
+	return serve(cmd.Context(), lis)
 }
 
 // readScript reads a script from a file, or from standard input if the name is "-".
-func readScript[S any](
-	cmd *cobra.Command, file string, load func(string) (*S, error), parse func(string, []byte) (*S, error),
-) (*S, error) {
-	if file != "-" {
-		return load(file)
+func readScript[S any](cmd *cobra.Command, file string, parse func(name string, data []byte) (*S, error)) (*S, error) {
+	name, data, err := file, []byte(nil), error(nil)
+	if file == "-" {
+		name = "standard input"
+		data, err = io.ReadAll(cmd.InOrStdin())
+	} else {
+		data, err = os.ReadFile(file)
 	}
-	data, err := io.ReadAll(cmd.InOrStdin())
 	if err != nil {
-		return nil, err
+		return nil, usageError{err}
 	}
-	return parse("standard input", data)
+	s, err := parse(name, data)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return s, nil
 }
