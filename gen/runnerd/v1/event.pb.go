@@ -1444,7 +1444,7 @@ type ToolsPinned struct {
 	CatalogueDigest string `protobuf:"bytes,1,opt,name=catalogue_digest,json=catalogueDigest,proto3" json:"catalogue_digest,omitempty"`
 	// Number of tools.
 	Tools uint32 `protobuf:"varint,2,opt,name=tools,proto3" json:"tools,omitempty"`
-	// What was left out and why.
+	// What was left out and why, at most 100; ListTools gives all findings, also the warnings.
 	Findings      []*Finding `protobuf:"bytes,3,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

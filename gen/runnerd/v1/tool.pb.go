@@ -480,7 +480,7 @@ type Finding struct {
 	// Name of the tool at its host, made safe to print; empty for a finding about the host.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
 	// Stable code: name_collision, invalid_name, invalid_input_schema, missing_input_schema, missing_output_schema,
-	// missing_description, contradictory_annotations, too_many_tools, host_unavailable.
+	// missing_description, contradictory_annotations, too_many_tools, catalogue_too_large, host_unavailable.
 	Code string `protobuf:"bytes,3,opt,name=code,proto3" json:"code,omitempty"`
 	// Whether the tool is left out.
 	Severity FindingSeverity `protobuf:"varint,4,opt,name=severity,proto3,enum=runnerd.v1.FindingSeverity" json:"severity,omitempty"`

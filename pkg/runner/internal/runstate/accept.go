@@ -58,8 +58,22 @@ func (t *advance) pin(f Pinned) {
 	t.emit(&runnerdv1.Event{Payload: &runnerdv1.Event_ToolsPinned{ToolsPinned: &runnerdv1.ToolsPinned{
 		CatalogueDigest: fmt.Sprintf("%x", f.Catalogue.Digest()),
 		Tools:           uint32(len(f.Catalogue.Names())), //nolint:gosec // at most 512
-		Findings:        f.Findings,
+		Findings:        leftOut(f.Findings),
 	}}})
+}
+
+// maxPinnedFindings is how many findings are recorded with a run; ListTools gives them all.
+const maxPinnedFindings = 100
+
+// leftOut keeps the findings that took a tool out.
+func leftOut(findings []*runnerdv1.Finding) []*runnerdv1.Finding {
+	var out []*runnerdv1.Finding
+	for _, f := range findings {
+		if f.GetSeverity() == runnerdv1.FindingSeverity_FINDING_SEVERITY_ERROR && len(out) < maxPinnedFindings {
+			out = append(out, f)
+		}
+	}
+	return out
 }
 
 // input records what a person says. It is shown to the next Decide.

@@ -14,8 +14,13 @@ import (
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 )
 
-// MaxTools is the largest number of tools of an agent.
-const MaxTools = 512
+const (
+	// MaxTools is the largest number of tools of an agent.
+	MaxTools = 512
+	// MaxCatalogue is the largest size of an agent's tools in bytes, schemas and descriptions included: they are
+	// recorded with the run and shown in every Decide request.
+	MaxCatalogue = 256 << 10
+)
 
 // Catalogue is the list of tools pinned for a run, in the form in which calls are checked against it. It is not
 // changed after it was made; runs share it and use it concurrently.
@@ -133,11 +138,12 @@ func BuildCatalogue(hosts []HostTools) (*Catalogue, []*runnerdv1.Finding) {
 	var found findings
 	pb := &runnerdv1.Catalogue{}
 	offered := countNames(hosts)
+	size := 0
 	for _, host := range hosts {
 		if host.HasGetCall {
 			pb.HostsWithGetCall = append(pb.HostsWithGetCall, host.Host)
 		}
-		tooMany := 0
+		tooMany, tooLarge := 0, 0
 		for _, definition := range host.Tools {
 			if !found.lint(host, definition, offered) {
 				continue
@@ -146,10 +152,18 @@ func BuildCatalogue(hosts []HostTools) (*Catalogue, []*runnerdv1.Finding) {
 				tooMany++
 				continue
 			}
-			pb.Tools = append(pb.Tools, pinTool(host, definition))
+			tool := pinTool(host, definition)
+			if size += proto.Size(tool); size > MaxCatalogue {
+				tooLarge++
+				continue
+			}
+			pb.Tools = append(pb.Tools, tool)
 		}
 		if tooMany > 0 {
 			found.tooMany(host.Host, tooMany)
+		}
+		if tooLarge > 0 {
+			found.tooLarge(host.Host, tooLarge)
 		}
 	}
 	slices.Sort(pb.GetHostsWithGetCall())

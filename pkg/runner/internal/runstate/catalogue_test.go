@@ -126,6 +126,22 @@ func TestBuildCatalogue(t *testing.T) {
 			t.Error(got)
 		}
 	})
+	t.Run("tools that are too large together are left out and named", func(t *testing.T) {
+		t.Parallel()
+		big := func(name string) *runnerdv1.ToolDefinition {
+			d := definition(name)
+			d.Description = strings.Repeat("x", 60<<10)
+			return d
+		}
+		h := HostTools{Host: "a", Tools: []*runnerdv1.ToolDefinition{big("t1"), big("t2"), big("t3"), big("t4"), big("t5"), big("t6")}}
+		c, found := BuildCatalogue([]HostTools{h})
+		if got := strings.Join(c.Names(), " "); got != "t1 t2 t3 t4" || len(c.Bytes()) > MaxCatalogue {
+			t.Errorf("offered: %s, %d bytes", got, len(c.Bytes()))
+		}
+		if got := strings.Join(described(found), ", "); got != "a/ catalogue_too_large error" {
+			t.Error(got)
+		}
+	})
 }
 
 func TestTierAndRecovery(t *testing.T) {

@@ -72,6 +72,12 @@ func (f *findings) tooMany(host string, count int) {
 		"an agent has at most %d tools; the last %d of this host are not offered", MaxTools, count)
 }
 
+func (f *findings) tooLarge(host string, count int) {
+	f.add(host, "", "catalogue_too_large", runnerdv1.FindingSeverity_FINDING_SEVERITY_ERROR,
+		"the tools of an agent have at most %d KiB of schemas and descriptions; the last %d of this host are not offered",
+		MaxCatalogue>>10, count)
+}
+
 // countNames gives the hosts that list each legal name, once for each time they list it. A tool that is left out for
 // another reason still takes its name: repairing it must not turn its namesake into another tool.
 func countNames(hosts []HostTools) map[string][]string {
