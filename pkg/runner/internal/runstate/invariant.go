@@ -306,7 +306,7 @@ func (c *checker) folded(ev *runnerdv1.Event) {
 		c.fold = nil // what follows says nothing any more
 		return
 	}
-	history := len(c.fold.History())
+	history := c.fold.historyLen()
 	c.hold(history >= c.maxHistory, 5, "the history shrinks from %d entries to %d", c.maxHistory, history)
 	c.maxHistory = history
 	c.hold(c.fold.ctl.ToolCalls == c.toolCalls, 7, "the state counts %d tool calls, the events %d", c.fold.ctl.ToolCalls, c.toolCalls)

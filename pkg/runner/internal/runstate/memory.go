@@ -175,6 +175,17 @@ func (st *State) History() []*runnerdv1.HistoryEntry {
 	return append(all, st.mem.waiting...)
 }
 
+// historyLen returns how many entries History has, without making it.
+func (st *State) historyLen() int {
+	n := len(st.mem.entries) + len(st.mem.waiting)
+	for _, r := range st.mem.results {
+		if r != nil {
+			n++
+		}
+	}
+	return n
+}
+
 // Task returns the task of the run.
 func (st *State) Task() Part {
 	return Part{Text: st.mem.started.GetTask(), Ref: st.mem.started.GetTaskRef()}

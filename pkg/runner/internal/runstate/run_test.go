@@ -137,6 +137,9 @@ func (w *world) check() {
 	if len(w.events) == 0 {
 		return
 	}
+	if n := len(w.st.History()); w.st.historyLen() != n {
+		w.t.Fatalf("the history of %d entries is counted as %d\n%s", n, w.st.historyLen(), w)
+	}
 	// What was recorded gives the same state, and nothing follows from it that did not follow before.
 	for name, again := range map[string]*State{"folded": w.folded(), "restored": w.restored()} {
 		if diff := cmp.Diff(bodyOf(w.t, w.st), bodyOf(w.t, again)); diff != "" {
