@@ -40,8 +40,8 @@ func (f Func) Decide(ctx context.Context, req *runnerdv1.DecideRequest, text Tex
 	return f(ctx, req, text)
 }
 
-// ListenAndServe serves s, with health and reflection, on a TCP address such as "127.0.0.1:7791" until ctx ends.
-// Decisions in progress then have 10 s to end.
+// ListenAndServe serves s, with health and reflection, on a TCP address such as "127.0.0.1:7791", or a Unix socket such
+// as "unix:///run/x.sock", until ctx ends. Decisions in progress then have 10 s to end.
 func ListenAndServe(ctx context.Context, addr string, s Service, opts ...grpc.ServerOption) error {
 	return rpcserver.ListenAndServe(ctx, addr, registrar(s), opts...)
 }

@@ -128,7 +128,7 @@ func TestLedgerFileIsForOneProcess(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ledger")
 	l := openLedger(t, path)
-	defer l.Close() //nolint:errcheck // nothing is lost
+	defer l.Close()
 	if second, err := toolhost.OpenLedger(path); err == nil {
 		t.Error("opened twice", second.Close())
 	}
@@ -243,7 +243,7 @@ func TestCancelledCallLeavesItsOutcomeOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "ledger")
 		l := openLedger(t, path)
-		defer l.Close() //nolint:errcheck // nothing is lost
+		defer l.Close()
 		h := toolhost.NewServer(toolhost.WithLedger(l))
 		h.Tool(toolhost.Definition{Name: "t"}, func(ctx context.Context, _ *toolhost.Call) (*toolhost.Result, error) {
 			<-ctx.Done()

@@ -18,6 +18,6 @@ func syncDir(path string) error {
 	if err != nil {
 		return err
 	}
-	defer d.Close() //nolint:errcheck // only synced
+	defer d.Close()
 	return d.Sync()
 }

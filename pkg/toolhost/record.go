@@ -54,7 +54,7 @@ func ReadLedger(path string) ([]Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close()
 	var records []Record
 	_, err = scanLedger(f, func(r Record, _, _ int64) error {
 		records = append(records, r)

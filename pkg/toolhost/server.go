@@ -173,8 +173,8 @@ func (s *Server) add(def Definition, handler Handler) error {
 	return nil
 }
 
-// ListenAndServe serves s, with health and reflection, on a TCP address such as "127.0.0.1:7790" until ctx ends.
-// Calls in progress then have 10 s to end.
+// ListenAndServe serves s, with health and reflection, on a TCP address such as "127.0.0.1:7790", or a Unix socket such
+// as "unix:///run/x.sock", until ctx ends. Calls in progress then have 10 s to end.
 func ListenAndServe(ctx context.Context, addr string, s *Server, opts ...grpc.ServerOption) error {
 	return rpcserver.ListenAndServe(ctx, addr, s.Register, opts...)
 }

@@ -281,7 +281,7 @@ func TestListenAndServeTakenAddress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer lis.Close() //nolint:errcheck // nothing is lost
+	defer lis.Close()
 	if err := toolhost.ListenAndServe(t.Context(), lis.Addr().String(), toolhost.NewServer()); err == nil {
 		t.Error("two listen on one address")
 	}

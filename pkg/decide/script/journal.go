@@ -64,7 +64,7 @@ func ReadJournal(path string) ([]JournalEntry, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // only read
+	defer f.Close()
 	var entries []JournalEntry
 	in := bufio.NewReader(f)
 	for n := 1; ; n++ {

@@ -237,7 +237,7 @@ func TestJournal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close() //nolint:errcheck // each line was written already
+	defer f.Close()
 	c := serve(t, "decisions: [{answer: a}]", script.NewJournal(f))
 	want := request("r", 1)
 	want.Task, want.ContextJson = "täsk", `{"n": 9007199254740993}`

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -57,9 +58,13 @@ func Serve(ctx context.Context, lis net.Listener, register func(grpc.ServiceRegi
 	return nil
 }
 
-// ListenAndServe is Serve on a TCP address, such as "127.0.0.1:7790".
+// ListenAndServe is Serve on a TCP address, such as "127.0.0.1:7790", or a Unix socket, such as "unix:///run/x.sock".
 func ListenAndServe(ctx context.Context, addr string, register func(grpc.ServiceRegistrar), opts ...grpc.ServerOption) error {
-	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	network := "tcp"
+	if path, ok := strings.CutPrefix(addr, "unix://"); ok {
+		network, addr = "unix", path
+	}
+	lis, err := new(net.ListenConfig).Listen(ctx, network, addr)
 	if err != nil {
 		return err
 	}
