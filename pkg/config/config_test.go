@@ -18,40 +18,8 @@ import (
 	"github.com/runnerd/runnerd/pkg/config"
 )
 
-// good is a file with every field.
-const good = `
-listen: 127.0.0.1:9000
-data_dir: /var/lib/runnerd
-metrics_listen: 127.0.0.1:9090
-log: {level: warn, format: json}
-limits: {max_active_runs: 7}
-decide_services:
-  model: {address: 127.0.0.1:9001}
-tool_hosts:
-  git:
-    address: unix:///run/git.sock
-    prefix: git_
-    tool_timeout: 10s
-    tools:
-      push: {tier: 4, timeout: 1m30s, idempotent: true}
-agents:
-  coder:
-    decide_service: model
-    tool_hosts: [git]
-    budget: {max_iterations: 10, max_cost_cents: 5.5, max_duration: 1h}
-    budget_max: {max_iterations: 100, max_duration: 0s}
-    approval: {modes: [pause, wait], timeout: 10m}
-    approval_for: ["git_push*", "tool:deploy_*"]
-    on_denial: fail
-    on_block: fail
-    on_question: block
-    in_doubt: ask
-    decide_timeout: 30s
-    tool_timeout: 20s
-    decide_patience: 0s
-    max_parallel_tools: 2
-    max_result_bytes: 1Mi
-`
+// full is a file with every field; docs/configuration.md shows it.
+const full = "testdata/full.yaml"
 
 func write(t *testing.T, text string) string {
 	t.Helper()
@@ -75,7 +43,7 @@ func env(pairs ...string) func(string) (string, bool) {
 
 func TestLoadReadsEveryField(t *testing.T) {
 	t.Parallel()
-	cfg, err := config.Load(config.Source{File: write(t, good)})
+	cfg, err := config.Load(config.Source{File: full})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,9 +151,8 @@ func TestDataDirFollowsXDG(t *testing.T) {
 
 func TestLaterSourcesWin(t *testing.T) {
 	t.Parallel()
-	file := write(t, good)
 	vars := env("RUNNERD_LISTEN", "127.0.0.1:1", "RUNNERD_LOG_LEVEL", "debug", "RUNNERD_LIMITS_MAX_ACTIVE_RUNS", "3")
-	cfg, err := config.Load(config.Source{File: file, LookupEnv: vars, Flags: []config.Setting{
+	cfg, err := config.Load(config.Source{File: full, LookupEnv: vars, Flags: []config.Setting{
 		{Field: "log.level", Value: "error", From: "--log-level"},
 	}})
 	if err != nil {
