@@ -77,7 +77,7 @@ func (b *bench) daemonUnder(ctx context.Context, dir string, under []string) (*d
 
 // config is the configuration of the daemon: one agent with the stubs, and limits that no measure reaches.
 func (b *bench) config() string {
-	return fmt.Sprintf(`log: {level: warn}
+	return fmt.Sprintf(`log: {level: error}
 decide_services:
   stub: {address: %q}
 tool_hosts:

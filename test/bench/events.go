@@ -88,7 +88,7 @@ func (b *bench) storeCost(ctx context.Context, last, times int) (err error) {
 	}
 	b.add(row{"event-cost/store_append", long, "us", short, atMost(equal)})
 
-	// What was written before the store was opened is read from the file.
+	// What was written before the store was opened is read from the file, here from appends of equal size.
 	if err := store.Close(); err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (b *bench) storeCost(ctx context.Context, last, times int) (err error) {
 			return err
 		}
 	}
-	long, short, err = timeBoth(min(times, last/2), read(last-100), read(early-100))
+	long, short, err = timeBoth(times, read(last-times-early), read(early))
 	if err != nil {
 		return err
 	}

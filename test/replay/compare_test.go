@@ -90,6 +90,9 @@ func (p *play) lineOf(e *runnerdv1.HistoryEntry, refused outcomes, whole func(id
 	}
 	o := e.GetObservation()
 	text := o.GetText()
+	if ref := o.GetTextRef(); ref != nil && text == "" { // over 64 KiB, in the log only
+		text = whole(ref.GetArtifactId())
+	}
 	switch o.GetKind() {
 	case runnerdv1.ObservationKind_OBSERVATION_KIND_USER_INPUT:
 		return inputLine(text)
@@ -176,7 +179,8 @@ func (p *play) memoryInLog(events []*runnerdv1.Event, refused outcomes, whole fu
 			}
 		case *runnerdv1.Event_InputReceived:
 			inputs = append(inputs, &runnerdv1.Observation{
-				Kind: runnerdv1.ObservationKind_OBSERVATION_KIND_USER_INPUT, Text: e.InputReceived.GetText(),
+				Kind: runnerdv1.ObservationKind_OBSERVATION_KIND_USER_INPUT,
+				Text: e.InputReceived.GetText(), TextRef: e.InputReceived.GetTextRef(),
 			})
 		}
 	}

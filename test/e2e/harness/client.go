@@ -330,8 +330,9 @@ func Count(events []*runnerdv1.Event, eventType string) int { return len(Only(ev
 func Lines(events []*runnerdv1.Event) string {
 	var b strings.Builder
 	for _, ev := range events {
-		line := fmt.Sprintf("%d %s leg=%d iteration=%d %v", ev.GetSequence(), ev.GetType(), ev.GetLeg(), ev.GetIteration(),
-			ev.ProtoReflect().Get(ev.ProtoReflect().WhichOneof(ev.ProtoReflect().Descriptor().Oneofs().ByName("payload"))))
+		m := ev.ProtoReflect()
+		payload := m.Get(m.WhichOneof(m.Descriptor().Oneofs().ByName("payload"))).Message().Interface()
+		line := fmt.Sprintf("%d %s leg=%d iteration=%d %v", ev.GetSequence(), ev.GetType(), ev.GetLeg(), ev.GetIteration(), payload)
 		fmt.Fprintln(&b, line[:min(len(line), 400)])
 	}
 	return b.String()

@@ -22,12 +22,12 @@ type Handler func(req *runnerdv1.CallToolRequest, s CallStream) (*runnerdv1.Tool
 type Hands struct {
 	Addr string
 
-	mu       sync.Mutex
-	tools    []*runnerdv1.ToolDefinition
-	getCall  func(*runnerdv1.GetCallRequest) (*runnerdv1.GetCallResponse, error)
-	listErr  error
-	scripts  map[string]Handler
-	calls    map[string][]Call
+	mu      sync.Mutex
+	tools   []*runnerdv1.ToolDefinition
+	getCall func(*runnerdv1.GetCallRequest) (*runnerdv1.GetCallResponse, error)
+	listErr error
+	scripts map[string]Handler
+	calls   map[string][]Call
 }
 
 // Call is one attempt that reached the host.
