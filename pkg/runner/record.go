@@ -23,21 +23,22 @@ const (
 	maxKeyChanges = auditstore.MaxKeys - 8
 )
 
-// own claims the run. A claim whose outcome is unknown is repeated, which does no harm.
+// own claims the run, however long that takes. A claim whose outcome is unknown is repeated, which does no harm.
 func (e *engine) own(ctx context.Context, from auditstore.Epoch) error {
-	return e.patiently(ctx, func() (err error) {
-		for range maxClaims {
-			e.claim, err = e.r.cfg.Log.Claim(ctx, e.run, e.r.cfg.Owner, from)
-			if !errors.Is(err, auditstore.ErrUnknown) {
-				return err
-			}
+	for retry := (backoff{}); ; {
+		claim, err := e.r.cfg.Log.Claim(ctx, e.run, e.r.cfg.Owner, from)
+		if err == nil {
+			e.claim = claim
+			return nil
 		}
-		return err
-	})
+		if !errors.Is(err, auditstore.ErrUnknown) && !errors.Is(err, auditstore.ErrUnavailable) {
+			return err
+		}
+		if err := pause(ctx, retry.next()); err != nil {
+			return err
+		}
+	}
 }
-
-// maxClaims is how often a claim whose outcome is unknown is repeated.
-const maxClaims = 5
 
 // record makes a turn durable in one append. While the daemon stops, what would begin something new is held back: the
 // next start plans it again.

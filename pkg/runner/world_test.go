@@ -154,7 +154,7 @@ func boot(t *testing.T, d disk, w *world, options ...option) *daemon {
 	cfg := Config{
 		Log: d.log, Blobs: d.blobs, LogID: "log", Key: Key{ID: "k", Secret: []byte("secret")},
 		Agents: map[string]*Agent{agent.Name: agent}, Decider: w, Tools: w,
-		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Fatal:  func(err error) { t.Errorf("fatal: %v", err) },
 	}
 	for _, o := range options {
