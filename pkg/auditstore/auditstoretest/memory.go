@@ -206,6 +206,9 @@ func (m *Memory) Append(ctx context.Context, c *auditstore.Claim, a auditstore.A
 		c = &late
 	default: // it goes through
 	}
+	if c.Epoch.Start() != uint64(m.opens)+1 { // claimed by an earlier process
+		return 0, fmt.Errorf("append to run %s: %w", c.Run, auditstore.ErrFenced)
+	}
 	pos, err := m.write(c, &a)
 	if err != nil {
 		return 0, fmt.Errorf("append to run %s: %w", c.Run, err)

@@ -13,7 +13,10 @@ func TestMemory(t *testing.T) {
 	t.Parallel()
 	auditstoretest.Run(t, func(*testing.T) auditstoretest.Harness {
 		m := auditstoretest.NewMemory(nil)
-		return auditstoretest.Harness{Log: m, Blobs: m}
+		return auditstoretest.Harness{Log: m, Blobs: m, Reopen: func(*testing.T) (auditstore.Log, auditstore.Blobs) {
+			m.Reopen()
+			return m, m
+		}}
 	})
 }
 
