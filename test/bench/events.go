@@ -127,7 +127,7 @@ func (b *bench) daemonCost(ctx context.Context, last, times int) (err error) {
 		if err := startRun(ctx, d.client(0), run, work{Hold: true}); err != nil {
 			return err
 		}
-		l := load{Runs: events, InFlight: 64}
+		l := load{Runs: events, InFlight: 512}
 		if err := l.execute(ctx, func(ctx context.Context, worker int, _ string) error { return submit(ctx, d.client(worker), run) }); err != nil {
 			return err
 		}
@@ -149,11 +149,11 @@ func (b *bench) daemonCost(ctx context.Context, last, times int) (err error) {
 		}
 	}
 	audit := runnerdv1.NewAuditServiceClient(d.conns[0])
-	longEach, err := verify(ctx, audit, "event-long", 1)
+	longEach, err := verify(ctx, d, audit, "event-long", b.few(3))
 	if err != nil {
 		return err
 	}
-	shortEach, err := verify(ctx, audit, "event-short", 20)
+	shortEach, err := verify(ctx, d, audit, "event-short", 20)
 	if err != nil {
 		return err
 	}
@@ -166,17 +166,20 @@ func submit(ctx context.Context, client runnerdv1.RunServiceClient, run string) 
 	return err
 }
 
-// verify verifies a run several times and returns the median time an event took, in µs.
-func verify(ctx context.Context, audit runnerdv1.AuditServiceClient, run string, times int) (float64, error) {
-	var each []float64
+// verify verifies a run several times and returns the CPU time an event took, in µs.
+func verify(ctx context.Context, d *daemon, audit runnerdv1.AuditServiceClient, run string, times int) (float64, error) {
+	before, err := d.cpu()
+	if err != nil {
+		return 0, err
+	}
+	events := uint64(0)
 	for range times {
-		began := time.Now()
 		stream, err := audit.VerifyAudit(ctx, &runnerdv1.VerifyAuditRequest{RunId: run})
 		if err != nil {
 			return 0, err
 		}
 		var summary *runnerdv1.AuditSummary
-		var finding *runnerdv1.AuditFinding
+		var finding *runnerdv1.AuditFinding // the last one
 		err = drain(stream, func(r *runnerdv1.VerifyAuditResponse) {
 			if s := r.GetSummary(); s != nil {
 				summary = s
@@ -191,7 +194,8 @@ func verify(ctx context.Context, audit runnerdv1.AuditServiceClient, run string,
 		if finding != nil || summary.GetVerified().GetEvents() == 0 {
 			return 0, fmt.Errorf("verify %s: %v, %v", run, finding, summary)
 		}
-		each = append(each, float64(time.Since(began).Microseconds())/float64(summary.GetVerified().GetEvents()))
+		events += summary.GetVerified().GetEvents()
 	}
-	return median(each), nil
+	after, err := d.cpu()
+	return float64((after - before).Nanoseconds()) / 1e3 / float64(events), err
 }

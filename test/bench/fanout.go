@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -18,7 +17,7 @@ var fanOuts = []int{100, 1000}
 
 func fanOutRows() (rows []string) {
 	for _, n := range fanOuts {
-		for _, figure := range []string{"messages_per_second", "server_cpu_per_message", "live_cpu_per_message", "iterations_per_second"} {
+		for _, figure := range []string{"messages_per_second", "server_cpu_per_message", "live_cpu_per_message", "live_cpu_to_floor", "iterations_per_second"} {
 			rows = append(rows, fmt.Sprintf("fan-out/%d/%s", n, figure))
 		}
 	}
@@ -34,7 +33,7 @@ func (b *bench) fanOut(ctx context.Context) error {
 		if err := b.catchUp(ctx, watchers); err != nil {
 			return fmt.Errorf("%d watchers catch up: %w", watchers, err)
 		}
-		if err := b.follow(ctx, watchers); err != nil {
+		if err := b.live(ctx, watchers); err != nil {
 			return fmt.Errorf("%d watchers follow: %w", watchers, err)
 		}
 	}
@@ -207,120 +206,3 @@ func readAll(ctx context.Context, address string, server *process, watchers int,
 	return n, seconds, (after - before).Seconds(), err
 }
 
-// follow has watchers at the head of a run while it goes on: one half follows the run, the other half all runs. Its
-// tool takes 50 ms a call, so that the machine is not the limit and only what watchers do to the run is seen.
-func (b *bench) follow(ctx context.Context, watchers int) (err error) {
-	w := work{Iterations: 30, Pace: 50 * time.Millisecond, Hold: true}
-	if b.quick {
-		w.Iterations = 5
-	}
-	dir, err := b.folder()
-	if err != nil {
-		return err
-	}
-	d, err := b.daemon(ctx, dir)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, d.close()) }()
-	calmID, watchedID := fmt.Sprintf("calm-%d", watchers), fmt.Sprintf("watched-%d", watchers) // a hold is for one run
-	calm, err := b.heldRun(ctx, d, calmID, w, func(context.Context) (func() error, error) {
-		return func() error { return nil }, nil
-	})
-	if err != nil {
-		return err
-	}
-	events, err := capture(ctx, d.address, &runnerdv1.StreamEventsRequest{Scope: &runnerdv1.StreamEventsRequest_RunId{RunId: calmID}})
-	if err != nil {
-		return err
-	}
-	watched, err := b.heldRun(ctx, d, watchedID, w, func(ctx context.Context) (func() error, error) {
-		return attach(ctx, d.address, watchers, watchedID, len(events))
-	})
-	if err != nil {
-		return err
-	}
-	rate := func(h held) float64 { return float64(w.Iterations) / h.seconds }
-	overhead := func(h held) time.Duration {
-		each := time.Duration(h.seconds / float64(w.Iterations) * float64(time.Second))
-		return (each - w.Pace).Round(time.Microsecond)
-	}
-	messages := float64(watchers * len(events))
-	b.note("%d watchers of a run of %d events: %.2f iterations/s, %.2f without; beyond the tool's time an iteration took %v, %v without",
-		watchers, len(events), rate(watched), rate(calm), overhead(watched), overhead(calm))
-	b.fanOutRow(watchers, "live_cpu_per_message", 1e6*(watched.cpu-calm.cpu)/messages, "us", 4, atMost(1))
-	b.fanOutRow(watchers, "iterations_per_second", rate(watched), "1/s", rate(calm), atLeast(0.95))
-	return nil
-}
-
-// held is a run that was let go once everything was in place.
-type held struct{ seconds, cpu float64 }
-
-// heldRun starts a run whose first Decide is held, prepares, lets it go, and waits for its end and that of finish.
-func (b *bench) heldRun(ctx context.Context, d *daemon, id string, w work, prepare func(context.Context) (finish func() error, err error)) (h held, err error) {
-	if err := startRun(ctx, d.client(0), id, w); err != nil {
-		return h, err
-	}
-	finish, err := prepare(ctx)
-	if err != nil {
-		return h, err
-	}
-	before, err := d.cpu()
-	if err != nil {
-		return h, err
-	}
-	began := time.Now()
-	if err := b.decide.call("release", id, nil); err != nil {
-		return h, err
-	}
-	if err := waitRun(ctx, d.client(0), id); err != nil {
-		return h, err
-	}
-	h.seconds = time.Since(began).Seconds()
-	if err := finish(); err != nil {
-		return h, err
-	}
-	after, err := d.cpu()
-	h.cpu = (after - before).Seconds()
-	return h, err
-}
-
-// attach opens watchers and returns when each has seen an event of the run that is held. finish waits until each has
-// seen all events.
-func attach(ctx context.Context, address string, watchers int, run string, events int) (finish func() error, err error) {
-	s, err := openStreams(address, watchers)
-	if err != nil {
-		return nil, err
-	}
-	scopes := []*runnerdv1.StreamEventsRequest{
-		{Scope: &runnerdv1.StreamEventsRequest_RunId{RunId: run}, Follow: true},
-		{Scope: &runnerdv1.StreamEventsRequest_All{All: true}, Follow: true},
-	}
-	need := []int{events, 2 * events} // all: the calm run before, too
-	var seen atomic.Int64
-	ready, ended := make(chan struct{}), make(chan error, 1)
-	go func() {
-		ended <- parallel(ctx, watchers, func(ctx context.Context, i int) error {
-			n := 0
-			err := s.read(ctx, i, scopes[i%2], func([]byte) bool {
-				if n++; n == need[i%2]-events+1 && seen.Add(1) == int64(watchers) {
-					close(ready)
-				}
-				return n < need[i%2]
-			})
-			if err == nil && n != need[i%2] {
-				err = fmt.Errorf("watcher %d saw %d events, not %d", i, n, need[i%2])
-			}
-			return err
-		})
-		s.close()
-	}()
-	select {
-	case <-ready:
-		return func() error { return <-ended }, nil
-	case err := <-ended:
-		return nil, err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}

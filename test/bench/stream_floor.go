@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"io"
-	"sync/atomic"
+	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/encoding"
@@ -41,21 +41,68 @@ func (c rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return c.CodecV2.Unmarshal(data, v)
 }
 
-// streamFloor is the least a server of events can do: it sends messages that were encoded once.
+// streamFloor is the least a server of events can do: it sends messages that were encoded once. Who follows gets them
+// as they are published.
 type streamFloor struct {
 	runnerdv1.UnimplementedRunServiceServer
-	messages atomic.Pointer[[]rawMessage]
+
+	mu        sync.Mutex
+	messages  []rawMessage
+	published int           // of messages
+	more      chan struct{} // closed when more are published
 }
 
 // StreamEvents implements RunService.
-func (s *streamFloor) StreamEvents(_ *runnerdv1.StreamEventsRequest, stream grpc.ServerStreamingServer[runnerdv1.StreamEventsResponse]) error {
-	messages := s.messages.Load()
-	if messages == nil {
-		return errors.New("no messages to send")
+func (s *streamFloor) StreamEvents(req *runnerdv1.StreamEventsRequest, stream grpc.ServerStreamingServer[runnerdv1.StreamEventsResponse]) error {
+	for sent := 0; ; {
+		s.mu.Lock()
+		messages, more := s.messages, s.more
+		if req.GetFollow() {
+			messages = messages[:s.published]
+		}
+		all := len(messages) == len(s.messages)
+		s.mu.Unlock()
+		for ; sent < len(messages); sent++ {
+			if err := stream.SendMsg(&messages[sent]); err != nil {
+				return err
+			}
+		}
+		if all {
+			return nil
+		}
+		select {
+		case <-more:
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		}
 	}
-	for i := range *messages {
-		if err := stream.SendMsg(&(*messages)[i]); err != nil {
-			return err
+}
+
+// publish lets those who follow have a number of messages more.
+func (s *streamFloor) publish(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.published = min(s.published+n, len(s.messages))
+	close(s.more)
+	s.more = make(chan struct{})
+}
+
+// schedule says when the floor publishes: the size of each group, and the time between two.
+type schedule struct {
+	Groups []int         `json:"groups"`
+	Every  time.Duration `json:"every"`
+}
+
+// play publishes by a schedule and returns at its end.
+func (s *streamFloor) play(ctx context.Context, plan schedule) error {
+	ticker := time.NewTicker(plan.Every)
+	defer ticker.Stop()
+	for _, n := range plan.Groups {
+		select {
+		case <-ticker.C:
+			s.publish(n)
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 	return nil
@@ -63,7 +110,7 @@ func (s *streamFloor) StreamEvents(_ *runnerdv1.StreamEventsRequest, stream grpc
 
 // serveStream runs the floor of streams as a process.
 func serveStream(ctx context.Context, in io.Reader, out io.Writer) error {
-	s := new(streamFloor)
+	s := &streamFloor{more: make(chan struct{})}
 	address, err := serveGRPC(ctx, func(g *grpc.Server) { runnerdv1.RegisterRunServiceServer(g, s) }, grpc.ForceServerCodecV2(newRawCodec()))
 	if err != nil {
 		return err
@@ -74,8 +121,17 @@ func serveStream(ctx context.Context, in io.Reader, out io.Writer) error {
 			if err := json.Unmarshal(args, &messages); err != nil {
 				return nil, err
 			}
-			s.messages.Store(&messages)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.messages, s.published = messages, 0
 			return nil, nil
+		},
+		"play": func(ctx context.Context, args json.RawMessage) (any, error) {
+			var plan schedule
+			if err := json.Unmarshal(args, &plan); err != nil {
+				return nil, err
+			}
+			return nil, s.play(ctx, plan)
 		},
 	}.obey(ctx, address, in, out)
 }

@@ -150,9 +150,7 @@ func (d *Daemon) start() error {
 	if err != nil {
 		return err
 	}
-	// #nosec G204 -- the binary that Main built
-	cmd := exec.Command(binary, "serve", "--config", filepath.Join(d.Dir, "config.yaml"))
-	cmd.Env = append(os.Environ(), "GORACE=halt_on_error=0")
+	cmd := d.command()
 	found := &addressFinder{log: log, found: make(chan string, 1)}
 	cmd.Stdout, cmd.Stderr = found, found
 	cmd.WaitDelay = 5 * time.Second
@@ -286,4 +284,30 @@ func (d *Daemon) logTail() string {
 		return err.Error()
 	}
 	return string(log[max(0, len(log)-4000):])
+}
+
+// Flash starts a daemon that is down and kills it again so long after, served or not: a kill in the middle of a start.
+func (d *Daemon) Flash(life time.Duration) error {
+	log, err := os.OpenFile(filepath.Join(d.Dir, "daemon.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	cmd := d.command()
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return errors.Join(err, log.Close())
+	}
+	time.Sleep(life)
+	_ = cmd.Process.Kill()
+	if err := cmd.Wait(); err != nil && cmd.ProcessState.Exited() { // it ended by itself before it was killed
+		return errors.Join(fmt.Errorf("the daemon ended while it started: %w\n%s", err, d.logTail()), log.Close())
+	}
+	return log.Close()
+}
+
+func (d *Daemon) command() *exec.Cmd {
+	// #nosec G204 -- the binary that Main built
+	cmd := exec.Command(binary, "serve", "--config", filepath.Join(d.Dir, "config.yaml"))
+	cmd.Env = append(os.Environ(), "GORACE=halt_on_error=0")
+	return cmd
 }
