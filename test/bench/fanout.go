@@ -205,4 +205,3 @@ func readAll(ctx context.Context, address string, server *process, watchers int,
 	}
 	return n, seconds, (after - before).Seconds(), err
 }
-
