@@ -33,27 +33,24 @@ type builtin struct {
 // builtinBuffer is how much a connection to them holds, in bytes.
 const builtinBuffer = 256 << 10
 
-func startBuiltin(log *slog.Logger) (*builtin, error) {
+func startBuiltin(ctx context.Context, log *slog.Logger) *builtin {
 	b := &builtin{
 		decide: bufconn.Listen(builtinBuffer), tools: bufconn.Listen(builtinBuffer),
-		tasks: newTasks(context.Background()),
+		tasks: newTasks(ctx),
 	}
-	host, err := builtinTools(log)
-	if err != nil {
-		return nil, err
-	}
+	host := builtinTools(log)
 	b.tasks.start("builtin decide service", func(ctx context.Context) error {
 		return decide.Serve(ctx, b.decide, decide.Func(builtinDecide))
 	})
 	b.tasks.start("builtin tool host", func(ctx context.Context) error {
 		return host.Serve(ctx, b.tools)
 	})
-	return b, nil
+	return b
 }
 
 func (b *builtin) stop() { b.tasks.stop() }
 
-// dial reaches a service inside the process.
+// dialInside reaches a service inside the process.
 func dialInside(l *bufconn.Listener) []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 		return l.DialContext(ctx)
@@ -99,13 +96,14 @@ func newTools(cfg *configv1.Config, inside *builtin) (*toolhost.Client, error) {
 const maxWait = time.Hour
 
 // builtinTools is a tool host with tools that do no harm.
-func builtinTools(log *slog.Logger) (*toolhost.Server, error) {
+func builtinTools(log *slog.Logger) *toolhost.Server {
 	host := toolhost.NewServer(toolhost.WithLogger(log))
 	host.Tool(toolhost.Typed(toolhost.Definition{
 		Name: "echo", Description: "Says what it is told.", ReadOnly: toolhost.Yes, Idempotent: toolhost.Yes,
 	}, func(_ context.Context, in struct {
 		Text string `json:"text" jsonschema:"what to say"`
-	}) (string, error) {
+	},
+	) (string, error) {
 		return in.Text, nil
 	}))
 	host.Tool(toolhost.Typed(toolhost.Definition{
@@ -123,13 +121,14 @@ func builtinTools(log *slog.Logger) (*toolhost.Server, error) {
 		Name: "announce", Description: "Announces something; a person is asked first.", Destructive: toolhost.No,
 	}, func(_ context.Context, in struct {
 		Text string `json:"text" jsonschema:"what to announce"`
-	}) (string, error) {
+	},
+	) (string, error) {
 		if strings.TrimSpace(in.Text) == "" {
 			return "", errors.New("there is nothing to announce")
 		}
 		return fmt.Sprintf("announced (%d so far): %s", announced.Add(1), in.Text), nil
 	}))
-	return host, nil
+	return host
 }
 
 func waitTool(ctx context.Context, call *toolhost.Call) (*toolhost.Result, error) {
@@ -200,9 +199,9 @@ func builtinDecide(ctx context.Context, req *runnerdv1.DecideRequest, text decid
 		decision = decide.Answer(answer)
 	}
 	decision.Usage = &runnerdv1.Usage{
-		CostCents:    proto.Float64(0.01),
-		InputTokens:  proto.Int64(int64(proto.Size(req) / 4)),
-		OutputTokens: proto.Int64(int64(proto.Size(decision) / 4)),
+		CostCents:    new(0.01),
+		InputTokens:  new(int64(proto.Size(req) / 4)),
+		OutputTokens: new(int64(proto.Size(decision) / 4)),
 	}
 	return decision, ctx.Err()
 }

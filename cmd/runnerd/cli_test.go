@@ -169,50 +169,61 @@ func TestApprovals(t *testing.T) {
 	if len(open) != 1 || open[0].GetArgumentsJson() != "{\"text\":\"announce one\u202e\"}" {
 		t.Errorf("--output json is not exact: %v", open)
 	}
-	has(t, d.run(t, "approvals", "nosuch").err, "")
 
-	t.Run("what is wrong stays open", func(t *testing.T) {
-		has(t, d.run(t, "approve", "one", "x").must(t, exitUsage).err, `"x" is no approval id`)
-		has(t, d.run(t, "approve", "one", "5").must(t, exitFailure).err, "hint: runnerd approvals")
-		has(t, d.run(t, "approve", "nosuch", "6").must(t, exitFailure).err, "hint: runnerd runs")
-		has(t, d.run(t, "deny", "one", "--settle", "done").must(t, exitFailure).err, "error: ")
-		no := d.runWith(t, func(p *program) {
-			p.terminal = func(any) (int, bool) { return 80, true }
-			p.in = strings.NewReader("\n")
-		}, "approve", "one", "6", "--color", "never").must(t, exitFailure)
-		has(t, no.err, `{"text":"announce one\u202e"}`, "approve? [y/N]", "stays open")
-		if run := d.idle(t, "one"); len(run.GetApprovals()) != 1 {
-			t.Errorf("got %v", run.GetApprovals())
-		}
-	})
-	t.Run("approved once", func(t *testing.T) {
-		yes := d.runWith(t, func(p *program) {
-			p.terminal = func(any) (int, bool) { return 80, true }
-			p.in = strings.NewReader("y\n")
-		}, "approve", "one", "--reason", "fine").must(t, exitOK)
-		has(t, yes.out, "approved demo/announce (run one, approval 6")
-		if run := d.idle(t, "one"); !strings.Contains(run.GetFinalAnswer().GetContent(), "announced (1 so far): announce one") {
-			t.Errorf("got %v", run.GetFinalAnswer())
-		}
-		has(t, d.run(t, "approve", "one", "6").must(t, exitOK).out, "approved")
-		has(t, d.run(t, "deny", "one", "6").must(t, exitFailure).err, "error: ")
-		has(t, d.run(t, "approve", "one").must(t, exitFailure).err, "waits for no approval")
-		has(t, d.run(t, "watch", "one").must(t, exitOK).out, "via HUMAN", "fine")
-	})
-	t.Run("a paused run goes on", func(t *testing.T) {
-		d.run(t, "run", "--id", "two", "--approval", "pause", "announce two").must(t, exitOK)
-		if run := d.idle(t, "two"); run.GetState() != runnerdv1.RunState_RUN_STATE_PAUSED {
-			t.Fatalf("got %v", run.GetState())
-		}
-		has(t, d.run(t, "resume", "two").must(t, exitFailure).err, "hint: answer it")
-		answered := messages(t, d.run(t, "deny", "two", "-o", "json").must(t, exitOK).out, func() *runnerdv1.Approval { return &runnerdv1.Approval{} })[0]
-		if answered.GetVia() != runnerdv1.Via_VIA_HUMAN || answered.GetClosedBy() != "local:owner" {
-			t.Errorf("got %v", answered)
-		}
-		if run := d.idle(t, "two"); run.GetLeg() != 2 || !strings.Contains(run.GetFinalAnswer().GetContent(), "did not work") {
-			t.Errorf("got %v", run)
-		}
-	})
+	checkWrongVerdicts(t, d)
+	checkApproved(t, d)
+	checkPaused(t, d)
+}
+
+// checkWrongVerdicts: what is answered wrongly stays open.
+func checkWrongVerdicts(t *testing.T, d *daemon) {
+	t.Helper()
+	has(t, d.run(t, "approve", "one", "x").must(t, exitUsage).err, `"x" is no approval id`)
+	has(t, d.run(t, "approve", "one", "5").must(t, exitFailure).err, "hint: runnerd approvals")
+	has(t, d.run(t, "approve", "nosuch", "6").must(t, exitFailure).err, "hint: runnerd runs")
+	has(t, d.run(t, "deny", "one", "--settle", "done").must(t, exitFailure).err, "error: ")
+	no := d.runWith(t, func(p *program) {
+		p.terminal = func(any) (int, bool) { return 80, true }
+		p.in = strings.NewReader("\n")
+	}, "approve", "one", "6", "--color", "never").must(t, exitFailure)
+	has(t, no.err, `{"text":"announce one\u202e"}`, "approve? [y/N]", "stays open")
+	if run := d.idle(t, "one"); len(run.GetApprovals()) != 1 {
+		t.Errorf("got %v", run.GetApprovals())
+	}
+}
+
+// checkApproved: an approval is answered once.
+func checkApproved(t *testing.T, d *daemon) {
+	t.Helper()
+	yes := d.runWith(t, func(p *program) {
+		p.terminal = func(any) (int, bool) { return 80, true }
+		p.in = strings.NewReader("y\n")
+	}, "approve", "one", "--reason", "fine").must(t, exitOK)
+	has(t, yes.out, "approved demo/announce (run one, approval 6")
+	if run := d.idle(t, "one"); !strings.Contains(run.GetFinalAnswer().GetContent(), "announced (1 so far): announce one") {
+		t.Errorf("got %v", run.GetFinalAnswer())
+	}
+	has(t, d.run(t, "approve", "one", "6").must(t, exitOK).out, "approved")
+	has(t, d.run(t, "deny", "one", "6").must(t, exitFailure).err, "error: ")
+	has(t, d.run(t, "approve", "one").must(t, exitFailure).err, "waits for no approval")
+	has(t, d.run(t, "watch", "one").must(t, exitOK).out, "via HUMAN", "fine")
+}
+
+// checkPaused: a paused run goes on.
+func checkPaused(t *testing.T, d *daemon) {
+	t.Helper()
+	d.run(t, "run", "--id", "two", "--approval", "pause", "announce two").must(t, exitOK)
+	if run := d.idle(t, "two"); run.GetState() != runnerdv1.RunState_RUN_STATE_PAUSED {
+		t.Fatalf("got %v", run.GetState())
+	}
+	has(t, d.run(t, "resume", "two").must(t, exitFailure).err, "hint: answer it")
+	answered := messages(t, d.run(t, "deny", "two", "-o", "json").must(t, exitOK).out, func() *runnerdv1.Approval { return &runnerdv1.Approval{} })[0]
+	if answered.GetVia() != runnerdv1.Via_VIA_HUMAN || answered.GetClosedBy() != "local:owner" {
+		t.Errorf("got %v", answered)
+	}
+	if run := d.idle(t, "two"); run.GetLeg() != 2 || !strings.Contains(run.GetFinalAnswer().GetContent(), "did not work") {
+		t.Errorf("got %v", run)
+	}
 }
 
 func TestWatch(t *testing.T) {
@@ -245,6 +256,16 @@ func TestWatch(t *testing.T) {
 	has(t, d.run(t, "watch", "--all", "--after", "3").must(t, exitUsage).err, "--cursor")
 	has(t, d.run(t, "watch", "a", "--after", "99").must(t, exitFailure).err, "hint: leave out --after")
 	has(t, d.run(t, "watch", "a", "--type", "nosuch").must(t, exitFailure).err, "hint: docs/events.md")
+}
+
+func TestWatchShowsWhatIsInProgress(t *testing.T) {
+	t.Parallel()
+	d := startDaemon(t, "", "127.0.0.1:0")
+	r := d.run(t, "run", "--follow", "--signals", "--id", "w", "wait 1").must(t, exitOK)
+	has(t, r.err, "… 1.1 wait · ", " % · waiting", "… waited") // progress of the tool, then the text of the model
+	if again := d.run(t, "watch", "w", "--signals").must(t, exitOK).out; strings.Contains(again, "…") {
+		t.Errorf("signals are shown of what is over:\n%s", again)
+	}
 }
 
 func TestRuns(t *testing.T) {

@@ -93,8 +93,10 @@ func (r *renderer) describeCall(ctx context.Context, ev *runnerdv1.Event) entry 
 			safeLine(blocked.GetMessage())), nil}
 	case *runnerdv1.Event_ToolCallStarted:
 		started := p.ToolCallStarted
-		return entry{"▸", style.cyan, r.remember(ev, started.GetCallId(), started.GetToolName()),
-			"started at " + safeLine(started.GetHost()), nil}
+		return entry{
+			"▸", style.cyan, r.remember(ev, started.GetCallId(), started.GetToolName()),
+			"started at " + safeLine(started.GetHost()), nil,
+		}
 	case *runnerdv1.Event_ToolCallRetried:
 		retried := p.ToolCallRetried
 		return entry{"↻", style.yellow, r.callName(ev.GetRunId(), retried.GetCallId()), join(" · ",
@@ -188,8 +190,10 @@ func (r *renderer) describeRequested(ev *runnerdv1.Event, q *runnerdv1.ToolCallR
 func (r *renderer) describeQuestion(
 	ctx context.Context, ev *runnerdv1.Event, id uint64, callID, what, rule string, expires *timestamppb.Timestamp,
 ) entry {
-	e := entry{"?", func(s style, t string) string { return s.bold(s.yellow(t)) },
-		r.callName(ev.GetRunId(), callID), fmt.Sprintf("%s %d", what, id), nil}
+	e := entry{
+		"?", func(s style, t string) string { return s.bold(s.yellow(t)) },
+		r.callName(ev.GetRunId(), callID), fmt.Sprintf("%s %d", what, id), nil,
+	}
 	if expires != nil {
 		left := expires.AsTime().Sub(r.now()).Round(time.Second)
 		if left > 0 {
@@ -296,12 +300,24 @@ func resolutionText(ev *runnerdv1.Event, res *runnerdv1.Resolution) string {
 	return join(" · ", fmt.Sprintf("approval %d%s via %s", res.GetApprovalId(), who, short(res.GetVia())), reason)
 }
 
+// usageText is what a run cost so far. What was not reported is unknown, not 0.
 func usageText(u *runnerdv1.UsageTotals) string {
 	if u.GetDecisions() == 0 {
 		return ""
 	}
-	return join(", ", count(u.GetDecisions(), "decision", "decisions"), cents(u.GetCostNanocents()),
-		fmt.Sprintf("%d+%d tokens", u.GetInputTokens(), u.GetOutputTokens()))
+	cost := cents(u.GetCostNanocents())
+	switch u.GetDecisionsWithoutCost() {
+	case 0:
+	case u.GetDecisions():
+		cost = "cost unknown"
+	default:
+		cost = "at least " + cost
+	}
+	tokens := ""
+	if u.GetDecisionsWithoutUsage() < u.GetDecisions() {
+		tokens = fmt.Sprintf("%d+%d tokens", u.GetInputTokens(), u.GetOutputTokens())
+	}
+	return join(", ", count(u.GetDecisions(), "decision", "decisions"), cost, tokens)
 }
 
 func tokensText(u *runnerdv1.Usage) string {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/prototext"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -80,7 +79,7 @@ func testRenderer(out *bytes.Buffer) *renderer {
 			return &runnerdv1.Approval{
 				RunId: run, ApprovalId: id, Host: "shop", Tool: "charge",
 				ArgumentsJson: "{\"amount\":9007199254740993,\"to\":\"\u202eevil\"}", ArgumentsSize: 40,
-				Annotations: &runnerdv1.Annotations{Destructive: proto.Bool(true)},
+				Annotations: &runnerdv1.Annotations{Destructive: new(true)},
 			}, nil
 		},
 	}
@@ -234,7 +233,7 @@ func TestSignalsAreShownOnOneLine(t *testing.T) {
 	out.Reset()
 	r.live = &liveLine{out: &out}
 	r.signal(&runnerdv1.Signal{RunId: "r", Payload: &runnerdv1.Signal_ToolProgress{
-		ToolProgress: &runnerdv1.ToolProgressSignal{CallId: "1.1", Message: "half way", Fraction: proto.Float64(0.5)},
+		ToolProgress: &runnerdv1.ToolProgressSignal{CallId: "1.1", Message: "half way", Fraction: new(0.5)},
 	}})
 	if got, want := out.String(), "… 1.1 · 50 % · half way\n"; got != want {
 		t.Errorf("elsewhere: got %q, want %q", got, want)

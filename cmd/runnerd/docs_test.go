@@ -51,11 +51,11 @@ func TestDocumentsShowWhatIsThere(t *testing.T) {
 			got := madePart.ReplaceAllFunc(text, func(part []byte) []byte {
 				m := madePart.FindSubmatch(part)
 				kind, argument, _ := strings.Cut(string(m[2]), " ")
-				make, ok := madeParts[kind]
+				produce, ok := madeParts[kind]
 				if !ok {
 					t.Fatalf("nobody makes %q", m[2])
 				}
-				return slices.Concat(m[1], []byte(make(t, argument)), m[4])
+				return slices.Concat(m[1], []byte(produce(t, argument)), m[4])
 			})
 			if *rewrite {
 				if err := os.WriteFile(file, got, 0o644); err != nil {

@@ -15,6 +15,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // who asks a second time does not want to wait
 	code := newProgram().run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)

@@ -74,7 +74,7 @@ func TestReadmeCommandsWork(t *testing.T) {
 		if bytes.Contains(block[1], []byte("runnerd serve")) {
 			continue // it runs already
 		}
-		script.WriteString(string(block[1]))
+		script.Write(block[1])
 		// A person does not type as fast as this: wait for what was started.
 		script.WriteString("for run in $(.bin/runnerd runs --output json | sed -n 's/.*\"run_id\":\"\\([^\"]*\\)\".*/\\1/p'); do\n" +
 			"  grpcurl -plaintext -d '{\"run_id\": \"'$run'\", \"until\": \"WAIT_UNTIL_IDLE\"}' 127.0.0.1:7780 runnerd.v1.RunService/WaitRun >/dev/null\n" +
@@ -100,7 +100,7 @@ func TestReadmeCommandsWork(t *testing.T) {
 
 // grpcurl is the part of grpcurl that the README uses, with its output.
 func grpcurl(ctx context.Context, args []string, out io.Writer) error {
-	data := ""
+	data, headers := "", metadata.MD{}
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
 		switch args[0] {
 		case "-plaintext":
@@ -109,11 +109,13 @@ func grpcurl(ctx context.Context, args []string, out io.Writer) error {
 			data, args = args[1], args[2:]
 		case "-H":
 			key, value, _ := strings.Cut(args[1], ": ")
-			ctx, args = metadata.AppendToOutgoingContext(ctx, key, value), args[2:]
+			headers.Append(key, value)
+			args = args[2:]
 		default:
 			return fmt.Errorf("unknown flag %s", args[0])
 		}
 	}
+	ctx = metadata.NewOutgoingContext(ctx, headers)
 	if args[0] != "127.0.0.1:7780" {
 		return fmt.Errorf("the README has another address: %s", args[0])
 	}
@@ -122,10 +124,10 @@ func grpcurl(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	defer conn.Close()
-	switch {
-	case args[1] == "list":
+	switch args[1] {
+	case "list":
 		return listServices(ctx, conn, out)
-	case args[1] == "describe":
+	case "describe":
 		return describeSymbol(ctx, conn, args[2], out)
 	}
 	return invoke(ctx, conn, args[1], data, out)

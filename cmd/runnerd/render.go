@@ -64,14 +64,15 @@ func (r *renderer) event(ctx context.Context, ev *runnerdv1.Event) error {
 	}
 	line := r.style.dim(head) + " " + paint(r.style, e.symbol) + " " +
 		paint(r.style, pad(cut(e.what, whatWidth), whatWidth)) + " " + cut(e.detail, room)
-	text := strings.TrimRight(line, " ") + "\n"
+	var text strings.Builder
+	text.WriteString(strings.TrimRight(line, " ") + "\n")
 	for _, below := range e.below {
-		text += strings.Repeat(" ", indent) + paint(r.style, "┃") + " " + below + "\n"
+		text.WriteString(strings.Repeat(" ", indent) + paint(r.style, "┃") + " " + below + "\n")
 	}
 	if r.live != nil {
 		r.live.clear()
 	}
-	_, err := io.WriteString(r.out, text)
+	_, err := io.WriteString(r.out, text.String())
 	return err
 }
 

@@ -64,7 +64,7 @@ question and answer.`,
 			if len(args) == 1 {
 				return p.showRun(cmd.Context(), c, args[0], asJSON, style)
 			}
-			return p.listRuns(cmd.Context(), c, req, limit, asJSON, style)
+			return p.listRuns(cmd.Context(), c, req, limit, asJSON)
 		},
 	}
 	connect, out = p.addConnectionFlags(cmd), addOutputFlags(cmd)
@@ -91,7 +91,7 @@ func stateWords() map[string]runnerdv1.RunState {
 const pageSize = 200
 
 func (p *program) listRuns(
-	ctx context.Context, c *client, req *runnerdv1.ListRunsRequest, limit int, asJSON bool, style style,
+	ctx context.Context, c *client, req *runnerdv1.ListRunsRequest, limit int, asJSON bool,
 ) error {
 	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 	for listed := 0; ; {

@@ -82,10 +82,7 @@ func (p *program) serve(ctx context.Context, cfg *configv1.Config) (err error) {
 	}
 
 	// What runs call.
-	inside, err := startBuiltin(log)
-	if err != nil {
-		return err
-	}
+	inside := startBuiltin(context.WithoutCancel(ctx), log)
 	defer inside.stop()
 	decider, err := newDecider(cfg, inside)
 	if err != nil {
@@ -141,7 +138,7 @@ func (p *program) serve(ctx context.Context, cfg *configv1.Config) (err error) {
 	}
 	tasks.start("engine", engine.Run)
 	tasks.start("server", func(context.Context) error { return server.Serve(listener) })
-	go tellWhenReady(tasks.ctx, engine, server, log)
+	tasks.start("health", func(ctx context.Context) error { return tellWhenReady(ctx, engine, server, log) })
 	fmt.Fprintf(p.out, "listening on %s\n", listener.Addr())
 	if p.serving != nil {
 		p.serving(listener.Addr().String())
@@ -168,13 +165,14 @@ func (p *program) serve(ctx context.Context, cfg *configv1.Config) (err error) {
 }
 
 // tellWhenReady lets health checks succeed once all runs are recovered.
-func tellWhenReady(ctx context.Context, engine *runner.Runner, server *runner.Server, log *slog.Logger) {
+func tellWhenReady(ctx context.Context, engine *runner.Runner, server *runner.Server, log *slog.Logger) error {
 	select {
 	case <-engine.Ready():
 		server.SetServing(true)
 		log.Info("ready")
 	case <-ctx.Done():
 	}
+	return nil
 }
 
 // storeError gives the errors of a store their exit codes.

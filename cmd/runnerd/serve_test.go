@@ -57,10 +57,7 @@ func TestServeFailsWithACodeOfItsOwn(t *testing.T) {
 	})
 	t.Run("port in use", func(t *testing.T) {
 		t.Parallel()
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := freePort(t)
 		defer l.Close()
 		has(t, serveOnce(t, nil, "--data-dir", t.TempDir(), "--listen", l.Addr().String()).must(t, exitFailure).err, "address already in use")
 	})
@@ -95,6 +92,16 @@ func TestServeFailsWithACodeOfItsOwn(t *testing.T) {
 		t.Parallel()
 		serveOnce(t, nil, "--config", "/nowhere.yaml").must(t, exitUsage)
 	})
+}
+
+// freePort listens on a port that nobody uses.
+func freePort(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
 }
 
 // Without any configuration the daemon has a folder, a token and an agent.
@@ -132,10 +139,7 @@ func TestServeWithoutConfiguration(t *testing.T) {
 
 func TestMetricsAreServed(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := freePort(t)
 	address := l.Addr().String()
 	l.Close()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -149,7 +153,11 @@ func TestMetricsAreServed(t *testing.T) {
 	}()
 	d := &daemon{addr: <-served}
 	d.waitServing(t)
-	got, err := http.Get("http://" + address + "/metrics")
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}

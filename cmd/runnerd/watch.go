@@ -95,7 +95,7 @@ func (w *watcher) watch(ctx context.Context, req *runnerdv1.StreamEventsRequest)
 	oneRun := req.GetRunId() != ""
 	req.IncludeSignals = w.signals && oneRun
 	receive := func(msg *runnerdv1.StreamEventsResponse) error { return printJSON(w.out, msg) }
-	clear := func() {}
+	tidy := func() {}
 	if !w.asJSON {
 		r, err := w.renderer(w.out)
 		if err != nil {
@@ -103,7 +103,7 @@ func (w *watcher) watch(ctx context.Context, req *runnerdv1.StreamEventsRequest)
 		}
 		r.runs = !oneRun
 		if r.live != nil {
-			clear = r.live.clear
+			tidy = r.live.clear
 		}
 		receive = func(msg *runnerdv1.StreamEventsResponse) error {
 			if msg.GetEvent() != nil {
@@ -113,9 +113,9 @@ func (w *watcher) watch(ctx context.Context, req *runnerdv1.StreamEventsRequest)
 			return nil
 		}
 	}
-	defer func() { clear() }()
+	defer func() { tidy() }()
 	return w.stream(ctx, req, receive, func(err error) {
-		clear()
+		tidy()
 		_, text, _ := explain(err)
 		fmt.Fprintf(w.program.err, "waiting for the daemon: %s\n", safeLine(text))
 	})

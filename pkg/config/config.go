@@ -164,7 +164,7 @@ func (s Setting) apply(cfg *configv1.Config) error {
 		if cfg.Limits == nil {
 			cfg.Limits = &configv1.Limits{}
 		}
-		cfg.Limits.MaxActiveRuns = proto.Uint32(uint32(n))
+		cfg.Limits.MaxActiveRuns = new(uint32(n))
 	default:
 		return fmt.Errorf("%s cannot be set from outside the file", s.Field)
 	}

@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -59,11 +60,11 @@ func TestLoadReadsEveryField(t *testing.T) {
 		DecideService: "model",
 		ToolHosts:     []string{"git"},
 		Budget: &runnerdv1.Budget{
-			MaxIterations: proto.Uint32(10), MaxToolCalls: proto.Uint32(25), MaxCostCents: proto.Float64(5.5),
+			MaxIterations: proto.Uint32(10), MaxToolCalls: proto.Uint32(25), MaxCostCents: new(5.5),
 			MaxDuration: durationpb.New(time.Hour), MaxConsecutiveFailures: proto.Uint32(5),
 		},
 		BudgetMax: &runnerdv1.Budget{
-			MaxIterations: proto.Uint32(100), MaxToolCalls: proto.Uint32(25), MaxCostCents: proto.Float64(5.5),
+			MaxIterations: proto.Uint32(100), MaxToolCalls: proto.Uint32(25), MaxCostCents: new(5.5),
 			MaxConsecutiveFailures: proto.Uint32(5),
 		},
 		Approval: &runnerdv1.ApprovalSettings{
@@ -204,7 +205,7 @@ tool_hosts: {git: {address: "x:2"}}
 		want []string // what each problem begins with, and a word of it after a blank
 	}{
 		"unknown field":          {"listne: x", nil, []string{`:1:1 unknown field "listne"`}},
-		"unknown nested field":   {"log:\n  levle: info", nil, []string{`:2:3 unknown field "levle"`}},
+		"unknown nested field":   {"log:\n  colour: info", nil, []string{`:2:3 unknown field "colour"`}},
 		"syntax":                 {"listen: x\n  bad: [", nil, []string{":2: "}},
 		"a list for a text":      {"listen: [1]", nil, []string{":1:9 expected scalar"}},
 		"not host:port":          {"listen: localhost", nil, []string{`:1:9 listen: "localhost" is not host:port`}},
@@ -212,7 +213,7 @@ tool_hosts: {git: {address: "x:2"}}
 		"log level":              {"log:\n  level: loud", nil, []string{":2:10 log.level: must be in list"}},
 		"key twice":              {"listen: 'a:1'\nlisten: 'a:2'", nil, []string{`:2:1 "listen" stands here twice, first in line 1`}},
 		"agent twice":            {agents + "agents:\n  a: {decide_service: model}\n  a: {decide_service: model}", nil, []string{`:6:3 "a" stands here twice`}},
-		"no such service":        {agents + "agents:\n  a:\n    decide_service: modle", nil, []string{`:6:21 agents["a"].decide_service: no decide service "modle" is configured; configured: model`}},
+		"no such service":        {agents + "agents:\n  a:\n    decide_service: brain", nil, []string{`:6:21 agents["a"].decide_service: no decide service "brain" is configured; configured: model`}},
 		"no service":             {agents + "agents:\n  a:\n    tool_hosts: [git]", nil, []string{`:6:5 agents["a"].decide_service: must be at least 1`}},
 		"no such host":           {agents + "agents:\n  a:\n    decide_service: model\n    tool_hosts:\n    - git\n    - gti", nil, []string{`:9:7 agents["a"].tool_hosts[1]: no tool host "gti"`}},
 		"host twice":             {agents + "agents:\n  a:\n    decide_service: model\n    tool_hosts: [git, git]", nil, []string{`:7:17 agents["a"].tool_hosts`}},
@@ -247,7 +248,7 @@ tool_hosts: {git: {address: "x:2"}}
 			file := write(t, tc.text)
 			_, err := config.Load(config.Source{File: file, LookupEnv: env(append(tc.env, "HOME", "/h")...)})
 			var problems []string
-			if wrong, ok := err.(*config.Error); ok {
+			if wrong, ok := errors.AsType[*config.Error](err); ok {
 				problems = wrong.Problems
 			} else if err != nil {
 				t.Fatal(err)

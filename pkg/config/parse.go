@@ -110,26 +110,26 @@ func (c *checker) Validate(message proto.Message) error {
 type fieldPath []*validate.FieldPathElement
 
 func (p fieldPath) field(name string) fieldPath {
-	return append(slices.Clone(p), validate.FieldPathElement_builder{FieldName: proto.String(name)}.Build())
+	return append(slices.Clone(p), validate.FieldPathElement_builder{FieldName: new(name)}.Build())
 }
 
 func (p fieldPath) key(name, key string) fieldPath {
 	return append(slices.Clone(p), validate.FieldPathElement_builder{
-		FieldName: proto.String(name), StringKey: proto.String(key),
+		FieldName: new(name), StringKey: new(key),
 	}.Build())
 }
 
 func (p fieldPath) index(name string, i int) fieldPath {
 	return append(slices.Clone(p), validate.FieldPathElement_builder{
-		FieldName: proto.String(name), Index: proto.Uint64(uint64(i)),
+		FieldName: new(name), Index: new(uint64(i)),
 	}.Build())
 }
 
 func (p fieldPath) violation(rule, format string, args ...any) *protovalidate.Violation {
 	return &protovalidate.Violation{Proto: validate.Violation_builder{
 		Field:   validate.FieldPath_builder{Elements: p}.Build(),
-		RuleId:  proto.String(rule),
-		Message: proto.String(fmt.Sprintf(format, args...)),
+		RuleId:  new(rule),
+		Message: new(fmt.Sprintf(format, args...)),
 	}.Build()}
 }
 

@@ -110,7 +110,7 @@ func budgetsOf(agent *configv1.Agent) (budget, widest *runnerdv1.Budget) {
 	budget = &runnerdv1.Budget{
 		MaxIterations:          proto.Uint32(DefaultMaxIterations),
 		MaxToolCalls:           proto.Uint32(DefaultMaxToolCalls),
-		MaxCostCents:           proto.Float64(DefaultMaxCostCents),
+		MaxCostCents:           new(DefaultMaxCostCents),
 		MaxConsecutiveFailures: proto.Uint32(DefaultMaxConsecutiveFailures),
 	}
 	overlay(budget, agent.GetBudget())
