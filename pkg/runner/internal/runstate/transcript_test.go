@@ -3,6 +3,7 @@ package runstate
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -37,27 +38,29 @@ import (
 //	tick D                                    time passes; then what the input lines say
 //	history                                   shows what the model remembers
 func TestTranscripts(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		t.Helper()
-		if !strings.HasSuffix(path, ".txt") {
-			t.Skipf("%s is no transcript", path)
-		}
-		var w *world
-		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
-			t.Helper()
-			if d.Cmd == "start" {
-				if w != nil {
-					w.verify()
+	paths, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no transcripts: %v", err)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
+			var w *world
+			datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+				t.Helper()
+				if d.Cmd == "start" {
+					if w != nil {
+						w.verify()
+					}
+					w = newWorld(t, specOf(t, d))
+					return shown(w, w.start(importedOf(t, d)...))
 				}
-				w = newWorld(t, specOf(t, d))
-				return shown(w, w.start(importedOf(t, d)...))
-			}
+				w.t = t
+				return transcribe(t, w, d)
+			})
 			w.t = t
-			return transcribe(t, w, d)
+			w.verify()
 		})
-		w.t = t
-		w.verify()
-	})
+	}
 }
 
 func transcribe(t *testing.T, w *world, d *datadriven.TestData) string {
