@@ -225,6 +225,8 @@ func (t *advance) end(reason runnerdv1.StopReason) bool {
 	before := len(t.events)
 	for _, c := range t.st.ctl.Calls {
 		switch {
+		case c.Status == callStarted && t.now.Before(c.StartAt):
+			t.unsent(c)
 		case c.done() || c.inProgress():
 		case c.Status == callDoubt:
 			t.giveUp(c, "", runnerdv1.Via_VIA_CANCEL, "")
@@ -248,6 +250,16 @@ func (t *advance) end(reason runnerdv1.StopReason) bool {
 	}
 	t.close(reason)
 	return true
+}
+
+// unsent closes a call that waits to be sent again: a run that ends repeats nothing.
+func (t *advance) unsent(c *call) {
+	const why = "the run ended before it was sent again"
+	if c.Tier == 0 {
+		t.outcome(c, Result{Reason: runnerdv1.CallReason_CALL_REASON_CANCELLED, Text: "no result: " + why}, outcomeOf{})
+		return
+	}
+	t.failUnknown(c, why)
 }
 
 // close closes the leg.
