@@ -144,13 +144,11 @@ func devServe(cmd *cobra.Command, listen string, serve func(context.Context, net
 
 // readScript reads a script from a file, or from standard input if the name is "-".
 func readScript[S any](cmd *cobra.Command, file string, parse func(name string, data []byte) (*S, error)) (*S, error) {
-	name, data, err := file, []byte(nil), error(nil)
+	name, read := file, func() ([]byte, error) { return os.ReadFile(file) }
 	if file == "-" {
-		name = "standard input"
-		data, err = io.ReadAll(cmd.InOrStdin())
-	} else {
-		data, err = os.ReadFile(file)
+		name, read = "standard input", func() ([]byte, error) { return io.ReadAll(cmd.InOrStdin()) }
 	}
+	data, err := read()
 	if err != nil {
 		return nil, usageError{err}
 	}

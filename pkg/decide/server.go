@@ -90,6 +90,7 @@ type server struct {
 	service Service
 }
 
+// Decide implements runnerdv1.DecideServiceServer.
 func (s *server) Decide(req *runnerdv1.DecideRequest, stream grpc.ServerStreamingServer[runnerdv1.DecideResponse]) error {
 	var pending string
 	d, err := s.decide(stream.Context(), req, func(piece string) {

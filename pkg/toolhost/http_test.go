@@ -12,7 +12,7 @@ func serveHTTP404(t *testing.T, lis net.Listener) string {
 	t.Helper()
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
-	s := &http.Server{Handler: http.NotFoundHandler(), Protocols: protocols} //nolint:gosec // a peer of one test
+	s := &http.Server{Handler: http.NotFoundHandler(), Protocols: protocols}
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(lis) }()
 	t.Cleanup(func() {

@@ -35,12 +35,12 @@ func question(key string, n uint32) *runnerdv1.GetCallRequest {
 	return &runnerdv1.GetCallRequest{IdempotencyKey: key, Attempt: n}
 }
 
-// begin begins a call and fails unless the ledger lets it be executed.
-func begin(t *testing.T, l toolhost.Ledger, key string, n uint32) {
+// begin begins the first attempt of a call and fails unless the ledger lets it be executed.
+func begin(t *testing.T, l toolhost.Ledger, key string) {
 	t.Helper()
-	e, err := l.Begin(t.Context(), attempt(key, n))
+	e, err := l.Begin(t.Context(), attempt(key, 1))
 	if err != nil || (e.State != toolhost.CallUnseen && e.State != toolhost.CallOpen) {
-		t.Fatalf("begin %s attempt %d: %v, %v", key, n, e, err)
+		t.Fatalf("begin %s: %v, %v", key, e, err)
 	}
 }
 
@@ -57,13 +57,13 @@ func TestLedgerFileOutlivesItsProcess(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ledger")
 	l := openLedger(t, path)
-	begin(t, l, "finished", 1)
+	begin(t, l, "finished")
 	wantState(t, l, "finished", 1, toolhost.CallRunning)
 	if err := l.End(t.Context(), attempt("finished", 1), toolhost.Entry{State: toolhost.CallFinished, Result: toolhost.Text("r")}); err != nil {
 		t.Fatal(err)
 	}
-	begin(t, l, "cut", 1)
-	begin(t, l, "refused by the tool", 1)
+	begin(t, l, "cut")
+	begin(t, l, "refused by the tool")
 	if err := l.End(t.Context(), attempt("refused by the tool", 1), toolhost.Entry{State: toolhost.CallUnseen}); err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestMemoryLedgerPromisesNothing(t *testing.T) {
 	t.Parallel()
 	l := toolhost.NewMemoryLedger()
 	wantState(t, l, "never came", 1, toolhost.CallOpen)
-	begin(t, l, "refused", 1)
+	begin(t, l, "refused")
 	if err := l.End(t.Context(), attempt("refused", 1), toolhost.Entry{State: toolhost.CallUnseen}); err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func TestMemoryLedgerForgetsTheOldest(t *testing.T) {
 	l := toolhost.NewMemoryLedger()
 	big := &toolhost.Result{Text: strings.Repeat("x", 30<<20)}
 	for _, key := range []string{"a", "b", "c"} {
-		begin(t, l, key, 1)
+		begin(t, l, key)
 		if err := l.End(t.Context(), attempt(key, 1), toolhost.Entry{State: toolhost.CallFinished, Result: big}); err != nil {
 			t.Fatal(err)
 		}

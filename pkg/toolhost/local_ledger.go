@@ -106,7 +106,7 @@ func (l *LocalLedger) Close() error {
 	if l.file == nil {
 		return nil
 	}
-	return l.file.Close()
+	return errors.Join(unlockFile(l.file), l.file.Close())
 }
 
 func (l *LocalLedger) call(key string) *ledgerCall {

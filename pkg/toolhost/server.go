@@ -100,7 +100,9 @@ func (c *Call) Progress(message string, fraction float64) {
 // refusal is an error that says that the call was not executed.
 type refusal struct{ status *status.Status }
 
-func (r *refusal) Error() string              { return r.status.Message() }
+func (r *refusal) Error() string { return r.status.Message() }
+
+// GRPCStatus is what gRPC sends for the error.
 func (r *refusal) GRPCStatus() *status.Status { return r.status }
 
 // Refuse is the error of a handler that has done nothing and will not. The code is one of INVALID_ARGUMENT,
@@ -251,16 +253,23 @@ func sendable(r *Result) *Result {
 	if r.GetStructuredJson() != "" && !json.Valid([]byte(r.GetStructuredJson())) {
 		return failure("the structured result of the tool is not JSON")
 	}
+	// The result is the handler's, which may give it to several calls.
+	out := &Result{
+		Text:           strings.ToValidUTF8(r.GetText(), "\uFFFD"),
+		StructuredJson: strings.ToValidUTF8(r.GetStructuredJson(), "\uFFFD"),
+		IsError:        r.GetIsError(),
+	}
+	for _, b := range r.GetBlobs() {
+		out.Blobs = append(out.Blobs, &runnerdv1.Blob{
+			MimeType: strings.ToValidUTF8(b.GetMimeType(), "\uFFFD"),
+			Name:     strings.ToValidUTF8(b.GetName(), "\uFFFD"),
+			Data:     b.GetData(),
+		})
+	}
 	if !utf8.ValidString(r.GetText()) {
-		r.Blobs = append(r.Blobs, &runnerdv1.Blob{
+		out.Blobs = append(out.Blobs, &runnerdv1.Blob{
 			MimeType: "application/octet-stream", Name: "text", Data: []byte(r.GetText()),
 		})
-		r.Text = strings.ToValidUTF8(r.GetText(), "\uFFFD")
 	}
-	r.StructuredJson = strings.ToValidUTF8(r.GetStructuredJson(), "\uFFFD")
-	for _, b := range r.GetBlobs() {
-		b.MimeType = strings.ToValidUTF8(b.GetMimeType(), "\uFFFD")
-		b.Name = strings.ToValidUTF8(b.GetName(), "\uFFFD")
-	}
-	return r
+	return out
 }

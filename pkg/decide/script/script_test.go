@@ -283,6 +283,7 @@ func TestBadScripts(t *testing.T) {
 		"decisions:\n- faults: [{raw: xy}]":             `s: line 2: "xy" is not bytes in hex`,
 		"decisions:\n- when: {kind: tool}":              `s: line 2: "tool" is not a kind of observation`,
 		"runs:\n  '[': [{}]":                            `s: line 1: pattern "[" of a run`,
+		"decisions: &a [{steps: *a}]":                   "s: line 1: aliases are not understood here",
 		"decisions: [":                                  "s: line 1: ",
 	} {
 		if _, err := script.Parse("s", []byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) {

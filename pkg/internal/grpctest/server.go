@@ -21,14 +21,14 @@ type Server struct {
 
 // Serve starts a server in memory with the services that register adds. It is stopped, and its handlers have
 // returned, when the test ends.
-func Serve(t testing.TB, register func(grpc.ServiceRegistrar), opts ...grpc.ServerOption) *Server {
-	t.Helper()
+func Serve(tb testing.TB, register func(grpc.ServiceRegistrar), opts ...grpc.ServerOption) *Server {
+	tb.Helper()
 	s := &Server{
 		listener: bufconn.Listen(bufferSize),
 		server:   grpc.NewServer(append([]grpc.ServerOption{grpc.WaitForHandlers(true)}, opts...)...),
 	}
 	register(s.server)
-	start(t, s.server, s.listener)
+	start(tb, s.server, s.listener)
 	return s
 }
 
@@ -47,26 +47,26 @@ func (s *Server) Stop() { s.server.Stop() }
 
 // ServeTCP is Serve on a free port of the loopback interface. It returns the address and a function that ends the
 // server at once, with the connections and calls in progress.
-func ServeTCP(t testing.TB, register func(grpc.ServiceRegistrar), opts ...grpc.ServerOption) (addr string, stop func()) {
-	t.Helper()
-	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+func ServeTCP(tb testing.TB, register func(grpc.ServiceRegistrar), opts ...grpc.ServerOption) (addr string, stop func()) {
+	tb.Helper()
+	lis, err := new(net.ListenConfig).Listen(tb.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	server := grpc.NewServer(append([]grpc.ServerOption{grpc.WaitForHandlers(true)}, opts...)...)
 	register(server)
-	start(t, server, lis)
+	start(tb, server, lis)
 	return lis.Addr().String(), server.Stop
 }
 
-func start(t testing.TB, server *grpc.Server, lis net.Listener) {
-	t.Helper()
+func start(tb testing.TB, server *grpc.Server, lis net.Listener) {
+	tb.Helper()
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(lis) }()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		server.Stop()
 		if err := <-done; err != nil {
-			t.Errorf("serve: %v", err)
+			tb.Errorf("serve: %v", err)
 		}
 	})
 }

@@ -23,6 +23,7 @@ type traceKey struct{}
 // traceHandler fills in the trace that the context of a call carries.
 type traceHandler struct{}
 
+// HandleRPC implements stats.Handler.
 func (traceHandler) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	tr, ok := ctx.Value(traceKey{}).(*trace)
 	if !ok {
@@ -36,9 +37,14 @@ func (traceHandler) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	}
 }
 
-func (traceHandler) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+// TagRPC implements stats.Handler.
+func (traceHandler) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// TagConn implements stats.Handler.
 func (traceHandler) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-func (traceHandler) HandleConn(context.Context, stats.ConnStats)                       {}
+
+// HandleConn implements stats.Handler.
+func (traceHandler) HandleConn(context.Context, stats.ConnStats) {}
 
 // frame is one message and whether it could be encoded or decoded.
 type frame struct {
@@ -50,8 +56,10 @@ type frame struct {
 // cannot be decoded like any broken stream.
 type frameCodec struct{}
 
+// Name implements encoding.CodecV2.
 func (frameCodec) Name() string { return protocodec.Name }
 
+// Marshal implements encoding.CodecV2.
 func (frameCodec) Marshal(v any) (mem.BufferSlice, error) {
 	f, ok := v.(*frame)
 	if !ok {
@@ -62,6 +70,7 @@ func (frameCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return out, f.err
 }
 
+// Unmarshal implements encoding.CodecV2.
 func (frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	f, ok := v.(*frame)
 	if !ok {

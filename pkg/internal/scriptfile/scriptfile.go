@@ -21,10 +21,32 @@ import (
 // MaxSize bounds a padded text, in bytes.
 const MaxSize = 256 << 20
 
-// Decode decodes one YAML (or JSON) document into v. The name stands before errors, which have line numbers.
+// Decode decodes one YAML (or JSON) document into v. The name stands before errors, which have line numbers. An empty
+// document leaves v as it is.
 func Decode(name string, data []byte, v any) error {
-	if err := yaml.Unmarshal(data, v); err != nil {
+	var doc yaml.Node
+	err := yaml.Unmarshal(data, &doc)
+	if err == nil {
+		err = refuseAliases(&doc)
+	}
+	if err == nil && !doc.IsZero() {
+		err = doc.Decode(v)
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %s", name, strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	return nil
+}
+
+// refuseAliases refuses a document with aliases: one that contains itself, or others many times over, has no end.
+func refuseAliases(n *yaml.Node) error {
+	if n.Kind == yaml.AliasNode {
+		return Errorf(n, "aliases are not understood here")
+	}
+	for _, c := range n.Content {
+		if err := refuseAliases(c); err != nil {
+			return err
+		}
 	}
 	return nil
 }

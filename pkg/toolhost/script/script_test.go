@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -221,7 +222,7 @@ tools:
 	if got := call(t, c, request("r", "raw", "raw", 1)); !strings.HasPrefix(got, "answer cannot be decoded") {
 		t.Errorf("raw: %q", got)
 	}
-	var got = make(map[string][]string)
+	got := make(map[string][]string)
 	for _, line := range phases(t, path) {
 		_, key, _ := strings.Cut(line, "/")
 		tool, _, _ := strings.Cut(key, "#")
@@ -308,7 +309,7 @@ func TestMain(m *testing.M) {
 	if path := os.Getenv("SCRIPT_LEDGER"); path != "" {
 		serveUntilKilled(path)
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 const crashing = `
@@ -352,7 +353,7 @@ func TestLedgerSurvivesKill(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ledger")
 	for _, tool := range []string{"before", "after", "ended"} {
-		host := exec.CommandContext(t.Context(), os.Args[0]) //nolint:gosec // this test itself
+		host := exec.CommandContext(t.Context(), os.Args[0])
 		host.Env = append(os.Environ(), "SCRIPT_LEDGER="+path)
 		c := dialProcess(t, host)
 		if got := call(t, c, request("r", tool, tool, 1)); got != "Unavailable" {
