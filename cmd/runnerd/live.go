@@ -33,11 +33,11 @@ func (l *liveLine) signal(s *runnerdv1.Signal, call string) {
 		if len(l.text) > keptText {
 			l.text = l.text[len(l.text)-keptText:]
 		}
-		if l.width > 0 {
-			l.show("… " + tail(l.text, l.width-3))
+		if l.width == 0 {
+			l.show("… " + shortLine(p.TextDelta.GetText(), detailWidth))
 			return
 		}
-		l.show("… " + shortLine(p.TextDelta.GetText(), detailWidth))
+		l.show("… " + tail(safeLine(l.text), l.width-3))
 	case *runnerdv1.Signal_ToolProgress:
 		done := ""
 		if p.ToolProgress.Fraction != nil {
@@ -45,8 +45,12 @@ func (l *liveLine) signal(s *runnerdv1.Signal, call string) {
 		}
 		l.show("… " + join(" · ", call, done, shortLine(p.ToolProgress.GetMessage(), detailWidth)))
 	case *runnerdv1.Signal_Heartbeat:
-		l.show("… " + safeLine(p.Heartbeat.GetEffect()) + " " +
-			p.Heartbeat.GetElapsed().AsDuration().Round(time.Second).String())
+		elapsed := p.Heartbeat.GetElapsed().AsDuration().Round(time.Second).String()
+		if l.text != "" { // what the model says tells more than that it is busy
+			l.show("… " + elapsed + " · " + tail(safeLine(l.text), l.width-len(elapsed)-6))
+			return
+		}
+		l.show("… " + safeLine(p.Heartbeat.GetEffect()) + " " + elapsed)
 	}
 }
 
@@ -66,10 +70,4 @@ func (l *liveLine) clear() {
 		fmt.Fprint(l.out, "\r\x1b[K")
 		l.shown = false
 	}
-}
-
-// tail is the last n characters of s, made safe.
-func tail(s string, n int) string {
-	safe := []rune(safeLine(s))
-	return string(safe[max(len(safe)-n, 0):])
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 )
@@ -53,7 +52,7 @@ func (r *renderer) event(ctx context.Context, ev *runnerdv1.Event) error {
 	if r.runs {
 		head += fmt.Sprintf("  %-12s", shortLine(ev.GetRunId(), 12))
 	}
-	indent := utf8.RuneCountInString(head) + 3
+	indent := columns(head) + 3
 	room := detailWidth
 	if r.width > 0 {
 		room = max(r.width-indent-whatWidth-1, 20)
@@ -81,19 +80,6 @@ func (r *renderer) signal(s *runnerdv1.Signal) {
 	if r.live != nil {
 		r.live.signal(s, r.callName(s.GetRunId(), s.GetToolProgress().GetCallId()))
 	}
-}
-
-// pad fills s up to n characters.
-func pad(s string, n int) string {
-	return s + strings.Repeat(" ", max(n-utf8.RuneCountInString(s), 0))
-}
-
-// cut shortens text that is safe already.
-func cut(s string, n int) string {
-	if utf8.RuneCountInString(s) <= n {
-		return s
-	}
-	return string([]rune(s)[:n-1]) + "…"
 }
 
 func (r *renderer) remember(ev *runnerdv1.Event, callID, name string) string {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -19,6 +21,7 @@ import (
 
 	configv1 "github.com/runnerd/runnerd/gen/runnerd/config/v1"
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
+	"github.com/runnerd/runnerd/pkg/auditstore"
 )
 
 // serveOnce runs serve to its end.
@@ -92,6 +95,28 @@ func TestServeFailsWithACodeOfItsOwn(t *testing.T) {
 		t.Parallel()
 		serveOnce(t, nil, "--config", "/nowhere.yaml").must(t, exitUsage)
 	})
+}
+
+func TestErrorsOfTheStoreHaveTheirCodes(t *testing.T) {
+	t.Parallel()
+	for want, errs := range map[int][]error{
+		exitOK:          {nil},
+		exitFailure:     {errors.New("something else"), auditstore.ErrFull},
+		exitUsage:       {auditstore.ErrUnsafe},
+		exitStoreLocked: {auditstore.ErrLocked},
+		exitStoreBroken: {
+			auditstore.ErrCorrupt, &auditstore.CorruptError{}, auditstore.ErrFormat, auditstore.ErrUnknown, auditstore.ErrUnavailable,
+		},
+	} {
+		for _, err := range errs {
+			if err != nil {
+				err = fmt.Errorf("opening: %w", err)
+			}
+			if got := testProgram(io.Discard, io.Discard, nil).report(storeError(err)); got != want {
+				t.Errorf("%v: got exit code %d, want %d", err, got, want)
+			}
+		}
+	}
 }
 
 // freePort listens on a port that nobody uses.
