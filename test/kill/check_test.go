@@ -149,6 +149,7 @@ func (l *load) checkCalls(t *testing.T, r *run, events []*runnerdv1.Event, ended
 		}
 	}
 	verdicts := map[uint64]runnerdv1.ApprovalVerdict{}
+	via := map[uint64]runnerdv1.Via{}
 	for _, ev := range events {
 		var resolution *runnerdv1.Resolution
 		switch e := ev.GetPayload().(type) {
@@ -177,11 +178,17 @@ func (l *load) checkCalls(t *testing.T, r *run, events []*runnerdv1.Event, ended
 		}
 		if resolution.GetApprovalId() != 0 {
 			verdicts[resolution.GetApprovalId()] = resolution.GetVerdict()
+			via[resolution.GetApprovalId()] = resolution.GetVia()
 		}
 	}
 	for approval, verdict := range r.answers {
 		if verdicts[approval] != verdict {
 			t.Errorf("run %s: approval %d was acknowledged as %s, the log has %s", r.id, approval, verdict, verdicts[approval])
+		}
+	}
+	for _, approval := range r.tooLate {
+		if via[approval] != runnerdv1.Via_VIA_CANCEL {
+			t.Errorf("run %s: approval %d was refused as closed, the log has it closed via %s", r.id, approval, via[approval])
 		}
 	}
 }

@@ -35,6 +35,7 @@ type run struct {
 	seen    [][sha256.Size]byte // public events as they came, by sequence
 	inputs  map[uint64]string   // acknowledged, by the sequence that was named
 	answers map[uint64]runnerdv1.ApprovalVerdict
+	tooLate []uint64 // approvals that were closed before they were answered
 }
 
 // choose is a number below n that depends on the seed and the names alone.
@@ -203,8 +204,12 @@ func (l *load) vote(ctx context.Context, r *run, approval uint64, digest string,
 	}
 	return again(ctx, func() error {
 		_, err := l.daemon.Runs.SubmitApproval(ctx, req)
-		if err == nil {
+		switch status.Code(err) {
+		case codes.OK:
 			r.answers[approval] = verdict
+		case codes.FailedPrecondition: // an earlier call of the decision came to nobody knows what: this one will not run
+			r.tooLate = append(r.tooLate, approval)
+			return nil
 		}
 		return err
 	})
