@@ -6,6 +6,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 	"github.com/runnerd/runnerd/pkg/decide"
@@ -96,6 +100,31 @@ func TestDevTools(t *testing.T) {
 	records, err := toolhost.ReadLedger(ledger)
 	if err != nil || len(records) != 3 || records[1].Phase != toolhost.PhaseEffect {
 		t.Errorf("ledger %v, %v", records, err)
+	}
+}
+
+// Stopping does not wait for a decision that never comes.
+func TestDevStopsWhatHangs(t *testing.T) {
+	t.Parallel()
+	addr, stop := startDev(t, "decisions: [{deltas: [begun], faults: [{hang: true}]}]", "decide", "--script", "-")
+	c, err := decide.NewClient(map[string]decide.Endpoint{"brain": {Address: addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	begun, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		_, err := c.Decide(t.Context(), "brain", &runnerdv1.DecideRequest{Iteration: 1}, func(string) { close(begun) })
+		ended <- err
+	}()
+	<-begun
+	start := time.Now()
+	stop()
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("stopping took %v", took)
+	}
+	if err := <-ended; status.Code(err) != codes.Unavailable {
+		t.Errorf("the decision ended with %v", err)
 	}
 }
 

@@ -48,7 +48,7 @@ func ListenAndServe(ctx context.Context, addr string, s Service, opts ...grpc.Se
 
 // Serve is ListenAndServe on a listener, which it closes.
 func Serve(ctx context.Context, lis net.Listener, s Service, opts ...grpc.ServerOption) error {
-	return rpcserver.Serve(ctx, lis, registrar(s), opts...)
+	return rpcserver.Serve(ctx, lis, rpcserver.DrainTime, registrar(s), opts...)
 }
 
 // Register adds s to a gRPC server of the caller's.

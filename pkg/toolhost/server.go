@@ -183,7 +183,7 @@ func ListenAndServe(ctx context.Context, addr string, s *Server, opts ...grpc.Se
 
 // Serve is ListenAndServe on a listener, which it closes.
 func (s *Server) Serve(ctx context.Context, lis net.Listener, opts ...grpc.ServerOption) error {
-	return rpcserver.Serve(ctx, lis, s.Register, opts...)
+	return rpcserver.Serve(ctx, lis, rpcserver.DrainTime, s.Register, opts...)
 }
 
 // Register adds the tools to a gRPC server of the caller's.

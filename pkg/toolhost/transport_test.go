@@ -60,7 +60,7 @@ func TestCallsShareAConnection(t *testing.T) {
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	web := httptest.NewTLSServer(http.NotFoundHandler()) // for its certificate
-	defer web.Close()
+	t.Cleanup(web.Close)
 	addr, _ := grpctest.ServeTCP(t, (&fakeHost{call: func(_ *runnerdv1.CallToolRequest, stream grpc.ServerStreamingServer[runnerdv1.CallToolResponse]) error {
 		return stream.Send(result("r"))
 	}}).register, grpc.Creds(credentials.NewServerTLSFromCert(&web.TLS.Certificates[0])))

@@ -29,9 +29,10 @@ func New(s *Script, journal *Journal) *Service {
 	return &Service{script: s, journal: journal}
 }
 
-// Serve serves s, with health and reflection, until ctx ends. It closes the listener.
+// Serve serves s, with health and reflection, until ctx ends, and then cuts what is in progress: it may hang
+// for ever. It closes the listener.
 func (s *Service) Serve(ctx context.Context, lis net.Listener) error {
-	return rpcserver.Serve(ctx, lis, s.Register, ServerOption())
+	return rpcserver.Serve(ctx, lis, 0, s.Register, ServerOption())
 }
 
 // Register adds s to a gRPC server of the caller's, which needs ServerOption for raw faults.

@@ -16,17 +16,20 @@ import (
 )
 
 const (
-	// drainTime is how long calls in progress may still take when the server is told to stop.
-	drainTime = 10 * time.Second
+	// DrainTime is how long the calls in progress at a server of somebody's may still take when it is told to stop.
+	DrainTime = 10 * time.Second
 
 	// pingInterval is how often a client may ask whether the connection is alive.
 	pingInterval = 20 * time.Second
 )
 
 // Serve serves the services that register adds, with health and reflection, until ctx ends. Then it refuses new
-// calls, lets those in progress end for up to 10 s, cuts the rest, and returns nil once their handlers have returned.
-// It closes the listener.
-func Serve(ctx context.Context, lis net.Listener, register func(grpc.ServiceRegistrar), opts ...grpc.ServerOption) error {
+// calls, lets those in progress end for the drain time, cuts the rest, and returns nil once their handlers have
+// returned. It closes the listener.
+func Serve(
+	ctx context.Context, lis net.Listener, drain time.Duration, register func(grpc.ServiceRegistrar),
+	opts ...grpc.ServerOption,
+) error {
 	server := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.WaitForHandlers(true),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingInterval, PermitWithoutStream: true}),
@@ -43,7 +46,7 @@ func Serve(ctx context.Context, lis net.Listener, register func(grpc.ServiceRegi
 	stop := context.AfterFunc(ctx, func() {
 		defer close(drained)
 		alive.Shutdown()
-		cut := time.AfterFunc(drainTime, server.Stop)
+		cut := time.AfterFunc(drain, server.Stop)
 		defer cut.Stop()
 		server.GracefulStop()
 	})
@@ -58,7 +61,8 @@ func Serve(ctx context.Context, lis net.Listener, register func(grpc.ServiceRegi
 	return nil
 }
 
-// ListenAndServe is Serve on a TCP address, such as "127.0.0.1:7790", or a Unix socket, such as "unix:///run/x.sock".
+// ListenAndServe is Serve, with DrainTime, on a TCP address, such as "127.0.0.1:7790", or a Unix socket, such as
+// "unix:///run/x.sock".
 func ListenAndServe(ctx context.Context, addr string, register func(grpc.ServiceRegistrar), opts ...grpc.ServerOption) error {
 	network := "tcp"
 	if path, ok := strings.CutPrefix(addr, "unix://"); ok {
@@ -68,5 +72,5 @@ func ListenAndServe(ctx context.Context, addr string, register func(grpc.Service
 	if err != nil {
 		return err
 	}
-	return Serve(ctx, lis, register, opts...)
+	return Serve(ctx, lis, DrainTime, register, opts...)
 }

@@ -80,9 +80,10 @@ func New(s *Script, cfg Config) (*Host, error) {
 // Close closes the ledger. The host must have stopped serving.
 func (h *Host) Close() error { return h.ledger.Close() }
 
-// Serve serves h, with health and reflection, until ctx ends. It closes the listener.
+// Serve serves h, with health and reflection, until ctx ends, and then cuts what is in progress: it may hang
+// for ever. It closes the listener.
 func (h *Host) Serve(ctx context.Context, lis net.Listener) error {
-	return rpcserver.Serve(ctx, lis, h.Register, ServerOption())
+	return rpcserver.Serve(ctx, lis, 0, h.Register, ServerOption())
 }
 
 // Register adds h to a gRPC server of the caller's, which needs ServerOption for raw faults.
