@@ -29,8 +29,9 @@ func newAuditCommand(p *program) *cobra.Command {
 
 func newVerifyCommand(p *program) *cobra.Command {
 	var (
-		connect *connection
-		out     *output
+		witnessFile string
+		connect     *connection
+		out         *output
 	)
 	cmd := &cobra.Command{
 		Use:   "verify [flags] [RUN]",
@@ -42,9 +43,11 @@ states. The first line that is wrong is named with its run and sequence.
 With --data-dir the log of a stopped daemon is read, without a daemon.
 
 Only a hash that was kept elsewhere can witness against a log that was rewritten as a
-whole or cut at its end: see runnerd audit head.`,
+whole or cut at its end. Keep the head of a run, and give it with --witness.`,
 		Example: `  runnerd audit verify
   runnerd audit verify 3f2a
+  runnerd audit head 3f2a --output json > 3f2a.head
+  runnerd audit verify 3f2a --witness 3f2a.head
   runnerd audit verify --data-dir /var/lib/runnerd`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -61,51 +64,24 @@ whole or cut at its end: see runnerd audit head.`,
 				req.RunId = args[0]
 			}
 			v := &verifyPrinter{program: p, style: style, asJSON: asJSON}
+			if witnessFile != "" {
+				if req.GetRunId() == "" {
+					return usageError{errors.New("--witness is the head of one run: name that run")}
+				}
+				if v.witness, err = readWitness(witnessFile); err != nil {
+					return err
+				}
+			}
 			if cmd.Flags().Changed("data-dir") {
-				if err := p.verifyFolder(cmd.Context(), connect.dataDir, req, v.message); err != nil {
-					return err
-				}
-				return v.result()
+				return v.folder(cmd.Context(), connect.dataDir, req)
 			}
-			c, err := p.dial(connect)
-			if err != nil {
-				return err
-			}
-			defer c.close()
-			stream, err := c.audit.VerifyAudit(cmd.Context(), req)
-			if err != nil {
-				return err
-			}
-			for {
-				msg, err := stream.Recv()
-				if errors.Is(err, io.EOF) {
-					return v.result()
-				}
-				if err != nil {
-					return err
-				}
-				if err := v.message(msg); err != nil {
-					return err
-				}
-			}
+			return v.daemon(cmd.Context(), connect, req)
 		},
 	}
 	connect, out = p.addConnectionFlags(cmd), addOutputFlags(cmd)
+	cmd.Flags().StringVar(&witnessFile, "witness", "", "file with the head of the run that audit head --output json printed before")
 	cmd.Flags().Lookup("data-dir").Usage = "verify the data folder of a stopped daemon"
 	return cmd
-}
-
-// verifyFolder verifies the log of a stopped daemon.
-func (p *program) verifyFolder(
-	ctx context.Context, dir string, req *runnerdv1.VerifyAuditRequest, send func(*runnerdv1.VerifyAuditResponse) error,
-) error {
-	store, err := auditstore.OpenReadOnly(dir)
-	if err != nil {
-		return storeError(err)
-	}
-	defer store.Close()
-	keyID, secret := store.DigestKey()
-	return runner.VerifyLog(ctx, store, store, runner.Key{ID: keyID, Secret: secret}, req.GetRunId(), send)
 }
 
 // verifyPrinter prints what a verification says.
@@ -113,7 +89,59 @@ type verifyPrinter struct {
 	*program
 	style   style
 	asJSON  bool
+	witness *runnerdv1.GetHeadResponse // nil: there is none
 	summary *runnerdv1.AuditSummary
+}
+
+// folder verifies the log of a stopped daemon.
+func (v *verifyPrinter) folder(ctx context.Context, dir string, req *runnerdv1.VerifyAuditRequest) error {
+	store, err := auditstore.OpenReadOnly(dir)
+	if err != nil {
+		return storeError(err)
+	}
+	defer store.Close()
+	keyID, secret := store.DigestKey()
+	err = runner.VerifyLog(ctx, store, store, runner.Key{ID: keyID, Secret: secret}, req.GetRunId(), v.message)
+	if err != nil {
+		return err
+	}
+	if v.witness != nil {
+		if err := witnessedIn(ctx, store, req.GetRunId(), v.witness); err != nil {
+			return err
+		}
+	}
+	return v.result()
+}
+
+// daemon lets a daemon verify its log.
+func (v *verifyPrinter) daemon(ctx context.Context, connect *connection, req *runnerdv1.VerifyAuditRequest) error {
+	c, err := v.dial(connect)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	stream, err := c.audit.VerifyAudit(ctx, req)
+	if err != nil {
+		return err
+	}
+	for {
+		msg, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if err := v.message(msg); err != nil {
+			return err
+		}
+	}
+	if v.witness != nil {
+		if err := c.witnessed(ctx, req.GetRunId(), v.witness); err != nil {
+			return err
+		}
+	}
+	return v.result()
 }
 
 func (v *verifyPrinter) message(msg *runnerdv1.VerifyAuditResponse) error {

@@ -55,7 +55,7 @@ func terminalWidth(file any) (int, bool) {
 
 // run executes one command line and returns the exit code.
 func (p *program) run(ctx context.Context, args []string) int {
-	root := newRoot(p)
+	root := newRoot(p) //nolint:contextcheck // commands get theirs from ExecuteContext
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	return p.report(err)
