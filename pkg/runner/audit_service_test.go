@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,22 +21,36 @@ import (
 	"github.com/runnerd/runnerd/pkg/auditstore"
 )
 
-// damaged is a log whose records come out changed.
+// damaged is a log whose records and bodies come out changed.
 type damaged struct {
 	auditstore.Log
-	change func(*auditstore.Record)
-	body   func([]byte) []byte
+	mu     sync.Mutex
+	change func(*auditstore.Record) // nil: not at all
+	body   func([]byte) []byte      // nil: not at all
+}
+
+func (d *damaged) set(change func(*auditstore.Record), body func([]byte) []byte) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.change, d.body = change, body
+}
+
+func (d *damaged) get() (change func(*auditstore.Record), body func([]byte) []byte) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.change, d.body
 }
 
 func (d *damaged) Read(ctx context.Context, s auditstore.Scope, after auditstore.Cursor, limit int) ([]auditstore.Record, auditstore.Cursor, error) {
 	page, next, err := d.Log.Read(ctx, s, after, limit)
-	if d.change == nil {
+	change, _ := d.get()
+	if change == nil {
 		return page, next, err
 	}
 	changed := make([]auditstore.Record, len(page))
 	for i, rec := range page {
 		rec.Public, rec.Private, rec.Salt = bytes.Clone(rec.Public), bytes.Clone(rec.Private), bytes.Clone(rec.Salt)
-		d.change(&rec)
+		change(&rec)
 		changed[i] = rec
 	}
 	return changed, next, err
@@ -43,17 +58,17 @@ func (d *damaged) Read(ctx context.Context, s auditstore.Scope, after auditstore
 
 func (d *damaged) Body(ctx context.Context, run string, atMost uint64) (uint64, []byte, error) {
 	seq, body, err := d.Log.Body(ctx, run, atMost)
-	if d.body != nil && seq > 0 {
-		body = d.body(bytes.Clone(body))
+	if _, change := d.get(); change != nil && seq > 0 {
+		body = change(bytes.Clone(body))
 	}
 	return seq, body, err
 }
 
 // inDamaged is inFace over a log that can be damaged.
-func inDamaged(t *testing.T, test func(t *testing.T, f *face, d *damaged)) {
+func inDamaged(t *testing.T, test func(f *face, d *damaged)) {
 	t.Helper()
 	d := new(damaged)
-	inFace(t, func(t *testing.T, f *face) { test(t, f, d) }, func(c *Config, _ *ServerConfig) {
+	inFace(t, func(f *face) { test(f, d) }, func(c *Config, _ *ServerConfig) {
 		d.Log = c.Log
 		c.Log = d
 	})
@@ -85,7 +100,8 @@ func (f *face) verify(ctx context.Context, run string) (found []string, summary 
 
 func TestVerifyAudit(t *testing.T) {
 	t.Parallel()
-	inDamaged(t, func(t *testing.T, f *face, d *damaged) {
+	inDamaged(t, func(f *face, d *damaged) {
+		t := f.t
 		f.start(f.owner(), "r1", "read:{\"password\":\"hunter2\"}\nfail:{}\nanswer:done")
 		f.settle("r1")
 		f.asked("r2", "deploy:{}\nanswer:done")
@@ -152,7 +168,7 @@ func TestVerifyAudit(t *testing.T) {
 			{"another time", at("r1", 3, rewrite(func(ev *runnerdv1.Event) { ev.Time.Seconds -= 1000 })), nil, "invariant-14 r1/3"},
 			{"another checkpoint", nil, func(b []byte) []byte { return bytes.Replace(b, []byte(`"ToolCalls":2`), []byte(`"ToolCalls":1`), 1) }, "replay r1/"},
 		} {
-			d.change, d.body = tt.change, tt.body
+			d.set(tt.change, tt.body)
 			found, summary, err := f.verify(f.anonymous(), "r1")
 			if err != nil || summary.GetOk() || summary.GetFindings() != uint64(len(found)) || !strings.Contains(strings.Join(found, "\n"), tt.want) {
 				t.Errorf("%s: found %v, %v, %v, want %q", tt.name, found, summary, err, tt.want)
@@ -162,13 +178,14 @@ func TestVerifyAudit(t *testing.T) {
 				t.Errorf("%s, in all runs: found %v, %v, %v, want %q", tt.name, found, summary, err, tt.want)
 			}
 		}
-		d.change, d.body = nil, nil
+		d.set(nil, nil)
 	})
 }
 
 func TestVerifyErased(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		f.start(f.owner(), "r1", "read:{\"password\":\"hunter2\"}\nanswer:done")
 		f.settle("r1")
 		id := ""
@@ -192,13 +209,14 @@ func TestVerifyErased(t *testing.T) {
 // TestVerifyProgress: a verification that takes long tells once a second how far it is, and only two run at a time.
 func TestVerifyProgress(t *testing.T) {
 	t.Parallel()
-	inDamaged(t, func(t *testing.T, f *face, d *damaged) {
+	inDamaged(t, func(f *face, d *damaged) {
+		t := f.t
 		for i := range 5 {
 			run := fmt.Sprint("r", i)
 			f.start(f.owner(), run, "answer:done")
 			f.settle(run)
 		}
-		d.change = func(*auditstore.Record) { time.Sleep(200 * time.Millisecond) }
+		d.set(func(*auditstore.Record) { time.Sleep(200 * time.Millisecond) }, nil)
 		began := time.Now()
 		stream, err := f.audit.VerifyAudit(f.anonymous(), &runnerdv1.VerifyAuditRequest{})
 		if err != nil {
@@ -235,13 +253,14 @@ func TestVerifyProgress(t *testing.T) {
 		if took := time.Since(began); took < 5*time.Second || told < 3 || told > int(took/time.Second) {
 			t.Errorf("told %d times in %v", told, took)
 		}
-		d.change = nil
+		d.set(nil, nil)
 	})
 }
 
 func TestExportAudit(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		f.start(f.owner(), "r1", "read:{\"password\":\"hunter2\"}\nanswer:done")
 		f.start(f.owner(), "r2", "block")
 		f.settle("r1")
@@ -333,7 +352,8 @@ func mustStream[T any](stream T, err error) T {
 
 func TestGetHead(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		empty, err := f.audit.GetHead(f.anonymous(), &runnerdv1.GetHeadRequest{})
 		if err != nil || empty.GetPosition() != 0 || empty.GetLogId() != "log1" {
 			t.Errorf("an empty log: %v, %v", empty, err)

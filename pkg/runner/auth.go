@@ -27,8 +27,8 @@ const (
 	RoleAll = RoleViewer | RoleOperator | RoleApprover | RoleAdmin
 )
 
-// Has reports whether the set has any of the roles.
-func (r Role) Has(any Role) bool { return r&any != 0 }
+// Has reports whether the set has any of the wanted roles.
+func (r Role) Has(wanted Role) bool { return r&wanted != 0 }
 
 // Principal is who makes a call. It comes from the transport and never from a request.
 type Principal struct {

@@ -253,12 +253,10 @@ func toError(err error) *Error {
 	if err == nil {
 		return nil
 	}
-	var known *Error
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[*Error](err); ok {
 		return known
 	}
-	var refusal *runstate.Refusal
-	if errors.As(err, &refusal) {
+	if refusal, ok := errors.AsType[*runstate.Refusal](err); ok {
 		return &Error{Reason: refusal.Reason, Message: refusal.Message}
 	}
 	for _, s := range storeReasons {
@@ -274,14 +272,13 @@ func statusError(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	var known *Error
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[*Error](err); ok {
 		return known.GRPCStatus().Err()
 	}
 	if ctx.Err() != nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return status.FromContextError(contextError(ctx, err)).Err()
 	}
-	//nolint:errorlint // a status that is wrapped is some host's, which is not for our caller
+	// A status that is wrapped is some host's, which is not for our caller.
 	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return err // grpc's own: a message that cannot be read or sent
 	}

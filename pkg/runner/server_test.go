@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,7 +41,8 @@ func TestServerConfig(t *testing.T) {
 
 func TestHealth(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		const up, down = grpc_health_v1.HealthCheckResponse_SERVING, grpc_health_v1.HealthCheckResponse_NOT_SERVING
 		check := func(want grpc_health_v1.HealthCheckResponse_ServingStatus) {
 			t.Helper()
@@ -79,7 +81,7 @@ func TestNotServingAtFirst(t *testing.T) {
 
 func TestReflection(t *testing.T) {
 	t.Parallel()
-	services := func(f *face, ctx context.Context) ([]string, error) { //nolint:revive // the daemon first
+	services := func(ctx context.Context, f *face) ([]string, error) {
 		stream, err := reflectionv1.NewServerReflectionClient(f.conn).ServerReflectionInfo(ctx)
 		if err != nil {
 			return nil, err
@@ -102,18 +104,19 @@ func TestReflection(t *testing.T) {
 		}
 		return names, nil
 	}
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		for _, ctx := range []context.Context{f.anonymous(), f.owner()} {
-			names, err := services(f, ctx)
+			names, err := services(ctx, f)
 			if err != nil || !slices.Contains(names, "runnerd.v1.RunService") || !slices.Contains(names, "runnerd.v1.AuditService") {
 				t.Errorf("services %v, %v", names, err)
 			}
 		}
 		f.listen.addr = &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1}
 		f.conn = f.dial()
-		_, err := services(f, f.anonymous())
+		_, err := services(f.anonymous(), f)
 		wantReason(t, err, codes.Unauthenticated, "CREDENTIAL_REQUIRED")
-		if names, err := services(f, f.owner()); err != nil || len(names) == 0 {
+		if names, err := services(f.owner(), f); err != nil || len(names) == 0 {
 			t.Errorf("with a credential: %v, %v", names, err)
 		}
 	})
@@ -121,7 +124,8 @@ func TestReflection(t *testing.T) {
 
 func TestUnknownMethod(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		for _, method := range []string{
 			"/runnerd.v1.RunService/Erase", "/runnerd.v1.Nothing/Do", "/runnerd.v1.DecideService/Decide", "/grpc.channelz.v1.Channelz/GetServers",
 		} {
@@ -136,7 +140,8 @@ func TestUnknownMethod(t *testing.T) {
 
 func TestRemoteCallers(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		f.listen.addr = &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1}
 		runs := runnerdv1.NewRunServiceClient(f.dial())
 		_, err := runs.ListRuns(f.anonymous(), &runnerdv1.ListRunsRequest{})
@@ -150,24 +155,27 @@ func TestRemoteCallers(t *testing.T) {
 	})
 }
 
-// panicking is a log that panics, or waits, when rows are read.
+// panicking is a log that panics, or waits, when the rows of calls are read.
 type panicking struct {
 	auditstore.Log
-	panics, waits bool
-	deadline      time.Duration
-	arrived       chan struct{}
+	panics, waits atomic.Bool
+	arrived       chan time.Duration // until the deadline of a call that waits
 	leave         chan struct{}
 }
 
 func (p *panicking) Rows(ctx context.Context, prefix, after []byte, limit int) ([]auditstore.Row, error) {
-	if p.panics {
+	if string(prefix) == prefixWake { // the runner's own clock
+		return p.Log.Rows(ctx, prefix, after, limit)
+	}
+	if p.panics.Load() {
 		panic("the rows are on fire")
 	}
-	if p.waits {
+	if p.waits.Load() {
+		var left time.Duration
 		if deadline, ok := ctx.Deadline(); ok {
-			p.deadline = time.Until(deadline)
+			left = time.Until(deadline)
 		}
-		p.arrived <- struct{}{}
+		p.arrived <- left
 		select {
 		case <-p.leave:
 		case <-ctx.Done():
@@ -177,19 +185,20 @@ func (p *panicking) Rows(ctx context.Context, prefix, after []byte, limit int) (
 	return p.Log.Rows(ctx, prefix, after, limit)
 }
 
-func inPanicking(t *testing.T, test func(t *testing.T, f *face, p *panicking), options ...func(*Config, *ServerConfig)) {
+func inPanicking(t *testing.T, test func(f *face, p *panicking), options ...func(*Config, *ServerConfig)) {
 	t.Helper()
 	var p *panicking
-	inFace(t, func(t *testing.T, f *face) { test(t, f, p) }, append(options, func(c *Config, _ *ServerConfig) {
-		p = &panicking{Log: c.Log, arrived: make(chan struct{}, 100), leave: make(chan struct{})}
+	inFace(t, func(f *face) { test(f, p) }, append(options, func(c *Config, _ *ServerConfig) {
+		p = &panicking{Log: c.Log, arrived: make(chan time.Duration, 100), leave: make(chan struct{})}
 		c.Log = p
 	})...)
 }
 
 func TestPanicIsInternal(t *testing.T) {
 	t.Parallel()
-	inPanicking(t, func(t *testing.T, f *face, p *panicking) {
-		p.panics = true
+	inPanicking(t, func(f *face, p *panicking) {
+		t := f.t
+		p.panics.Store(true)
 		_, err := f.runs.ListRuns(f.anonymous(), &runnerdv1.ListRunsRequest{Agent: "payload"})
 		wantReason(t, err, codes.Internal, "INTERNAL")
 		if strings.Contains(err.Error(), "fire") {
@@ -197,7 +206,7 @@ func TestPanicIsInternal(t *testing.T) {
 		}
 		_, err = collect(f.runs.StreamEvents(f.anonymous(), ofRun("r1")))
 		wantReason(t, err, codes.Internal, "INTERNAL")
-		p.panics = false
+		p.panics.Store(false)
 		if _, err := f.runs.ListRuns(f.anonymous(), &runnerdv1.ListRunsRequest{}); err != nil {
 			t.Errorf("afterwards: %v", err)
 		}
@@ -213,10 +222,11 @@ func TestPanicIsInternal(t *testing.T) {
 
 func TestOverload(t *testing.T) {
 	t.Parallel()
-	inPanicking(t, func(t *testing.T, f *face, p *panicking) {
+	inPanicking(t, func(f *face, p *panicking) {
+		t := f.t
 		f.start(f.owner(), "r1", "block")
 		// Requests.
-		p.waits = true
+		p.waits.Store(true)
 		done := make(chan error, 2)
 		for range 2 {
 			go func() {
@@ -233,7 +243,7 @@ func TestOverload(t *testing.T) {
 		if _, err := f.health.Check(f.anonymous(), &grpc_health_v1.HealthCheckRequest{}); err != nil {
 			t.Errorf("health under load: %v", err)
 		}
-		p.waits = false
+		p.waits.Store(false)
 		close(p.leave)
 		for range 2 {
 			if err := <-done; err != nil {
@@ -274,11 +284,12 @@ func TestOverload(t *testing.T) {
 // TestDeadlines: a call that brings no deadline gets one.
 func TestDeadlines(t *testing.T) {
 	t.Parallel()
-	inPanicking(t, func(t *testing.T, f *face, p *panicking) {
-		p.waits = true
+	inPanicking(t, func(f *face, p *panicking) {
+		t := f.t
+		p.waits.Store(true)
 		began := time.Now()
 		_, err := f.runs.ListRuns(f.anonymous(), &runnerdv1.ListRunsRequest{})
-		if status.Code(err) != codes.DeadlineExceeded || time.Since(began) != 30*time.Second || p.deadline != 30*time.Second {
+		if status.Code(err) != codes.DeadlineExceeded || time.Since(began) != 30*time.Second || <-p.arrived != 30*time.Second {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 		ctx, cancel := context.WithTimeout(f.anonymous(), 5*time.Second)
@@ -288,14 +299,15 @@ func TestDeadlines(t *testing.T) {
 		if status.Code(err) != codes.DeadlineExceeded || time.Since(began) != 5*time.Second {
 			t.Errorf("with its own, after %v: %v", time.Since(began), err)
 		}
-		p.waits = false
+		p.waits.Store(false)
 	})
 }
 
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		if _, err := f.runs.ListRuns(f.anonymous(), &runnerdv1.ListRunsRequest{}); err != nil {
 			t.Fatal(err)
 		}
@@ -327,7 +339,8 @@ func TestMetrics(t *testing.T) {
 // TestServerDrain: whoever lasts learns where to go on, new runs are refused, and nothing is left in progress.
 func TestServerDrain(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		f.start(f.owner(), "r1", "block")
 		head := f.events(f.owner(), "r1")
 		watch, err := f.runs.StreamEvents(f.anonymous(), ofRun("r1", following))
@@ -398,7 +411,8 @@ func TestServerDrain(t *testing.T) {
 // TestServerDrainIsQuickWhenIdle: only what is in progress is waited for.
 func TestServerDrainIsQuickWhenIdle(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		f.asked("r1", "deploy:{}")
 		stream, err := f.runs.StreamEvents(f.anonymous(), ofAll(following))
 		if err != nil {
@@ -419,7 +433,8 @@ func TestServerDrainIsQuickWhenIdle(t *testing.T) {
 // TestBigRequest: what is over the bound of all methods is refused by the transport.
 func TestBigRequest(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		_, err := f.runs.StartRun(f.owner(), &runnerdv1.StartRunRequest{Agent: "demo", Task: strings.Repeat("x", 5<<20)},
 			grpc.MaxCallSendMsgSize(10<<20))
 		if status.Code(err) != codes.ResourceExhausted {

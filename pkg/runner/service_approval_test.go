@@ -45,7 +45,8 @@ func (f *face) vote(a *runnerdv1.Approval, verdict runnerdv1.ApprovalVerdict, ch
 
 func TestSubmitApproval(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		open := f.asked("r1", "deploy:{\"to\":\"prod\"}\nask:and now?\nanswer:done")
 		wrong := func(r *runnerdv1.SubmitApprovalRequest) { r.ApprovalDigest = "k1:00" }
 		other := func(r *runnerdv1.SubmitApprovalRequest) { r.ApprovalId = 3 }
@@ -108,7 +109,8 @@ func TestSubmitApproval(t *testing.T) {
 
 func TestApprovalClosedOtherwise(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		timedOut := f.asked("r1", "deploy:{}\nask:what now?")
 		time.Sleep(2 * time.Hour)
 		f.settle("r1")
@@ -173,7 +175,8 @@ func TestClosedReason(t *testing.T) {
 
 func TestSettle(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		big := strings.Repeat("0123456789", 10_000)
 		for run, result := range map[string]*runnerdv1.SettledResult{
 			"small":  {Text: "it was charged"},
@@ -221,7 +224,8 @@ func TestSettle(t *testing.T) {
 
 func TestListApprovals(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		sizes := []int{10, 4096, 4097, 50_000, 200_000}
 		arguments := make(map[string]string)
 		var order []string
@@ -288,7 +292,8 @@ func TestListApprovals(t *testing.T) {
 // TestVerdictsRace: of many who answer at once one wins, and all who said the same hear the same.
 func TestVerdictsRace(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		open := f.asked("r1", "deploy:{}\nask:and?")
 		var mu sync.Mutex
 		heard := make(map[string]int)

@@ -46,11 +46,11 @@ type face struct {
 }
 
 // inFace runs a test in a bubble with a daemon in it. The options may change how it is made.
-func inFace(t *testing.T, test func(t *testing.T, f *face), options ...func(*Config, *ServerConfig)) {
+func inFace(t *testing.T, test func(f *face), options ...func(*Config, *ServerConfig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFace(t, options...)
-		test(t, f)
+		test(f)
 	})
 }
 
@@ -259,7 +259,7 @@ func (b *brain) Decide(ctx context.Context, _ string, req *runnerdv1.DecideReque
 	}
 }
 
-func cheap() *runnerdv1.Usage { return &runnerdv1.Usage{CostCents: proto.Float64(0.5)} }
+func cheap() *runnerdv1.Usage { return &runnerdv1.Usage{CostCents: new(0.5)} }
 
 func answering(text string) *runnerdv1.Decision {
 	return &runnerdv1.Decision{Usage: cheap(), Next: &runnerdv1.Decision_Answer{Answer: &runnerdv1.Answer{Content: text}}}
@@ -274,7 +274,7 @@ func (*hands) ListTools(context.Context, string) (*runnerdv1.ToolHostServiceList
 	for _, name := range []string{"read", "blob", "charge", "deploy", "fail"} {
 		tool := &runnerdv1.ToolDefinition{Name: name, Description: name, InputSchemaJson: schema, OutputSchemaJson: schema}
 		if name == "read" || name == "blob" {
-			tool.Annotations = &runnerdv1.Annotations{ReadOnly: proto.Bool(true)}
+			tool.Annotations = &runnerdv1.Annotations{ReadOnly: new(true)}
 		}
 		resp.Tools = append(resp.Tools, tool)
 	}
@@ -284,7 +284,7 @@ func (*hands) ListTools(context.Context, string) (*runnerdv1.ToolHostServiceList
 const toolSecret = "password=hunter2hunter2"
 
 func (*hands) CallTool(_ context.Context, _ string, req *runnerdv1.CallToolRequest, _ int, onProgress func(*runnerdv1.Progress)) (*runnerdv1.ToolResult, error) {
-	onProgress(&runnerdv1.Progress{Message: "working", Fraction: proto.Float64(0.5)})
+	onProgress(&runnerdv1.Progress{Message: "working", Fraction: new(0.5)})
 	switch req.GetName() {
 	case "blob":
 		return &runnerdv1.ToolResult{Text: "a picture", Blobs: []*runnerdv1.Blob{{MimeType: "image/png", Data: megabyte()}}}, nil
@@ -317,13 +317,11 @@ func (f *face) owner() context.Context {
 func (f *face) anonymous() context.Context { return f.t.Context() }
 
 // start starts a run of the demo agent.
-func (f *face) start(ctx context.Context, run, task string) *runnerdv1.Run {
+func (f *face) start(ctx context.Context, run, task string) {
 	f.t.Helper()
-	resp, err := f.runs.StartRun(ctx, &runnerdv1.StartRunRequest{RunId: run, Agent: "demo", Task: task})
-	if err != nil {
+	if _, err := f.runs.StartRun(ctx, &runnerdv1.StartRunRequest{RunId: run, Agent: "demo", Task: task}); err != nil {
 		f.t.Fatal(err)
 	}
-	return resp.GetRun()
 }
 
 // settle waits until nothing is in progress in a run and returns it as the owner sees it.

@@ -19,7 +19,8 @@ import (
 
 func TestListHistory(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		f.start(f.owner(), "r1", "read:{}\nfail:{}\nread:{}\nanswer:done")
 		f.settle("r1")
 		list := func(req *runnerdv1.ListHistoryRequest) (entries []*runnerdv1.HistoryEntry, pages int) {
@@ -66,7 +67,8 @@ func TestListHistory(t *testing.T) {
 // TestHistoryPagesAreBounded: a page stays below what clients take, however big the entries are.
 func TestHistoryPagesAreBounded(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		f.start(f.owner(), "r1", "block")
 		const inputs, size = 100, 60_000
 		for range inputs {
@@ -115,7 +117,8 @@ func TestPageEnd(t *testing.T) {
 
 func TestCheckpoints(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		f.start(f.owner(), "r1", "read:{}\nread:{}\nread:{}\nanswer:sk-abcdefgh12345678")
 		f.settle("r1")
 		var labels []string
@@ -159,7 +162,8 @@ func TestCheckpoints(t *testing.T) {
 
 func TestReadArtifact(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		f.start(f.owner(), "r1", "blob:{}\nread:{}\nfail:{}\nanswer:done")
 		f.settle("r1")
 		var picture string

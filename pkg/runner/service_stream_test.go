@@ -57,7 +57,8 @@ const plainRun = "run_started tools_pinned iteration_started decision_made tool_
 
 func TestStreamEvents(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		f.start(f.owner(), "r1", "read:{}\nanswer:done")
 		// It follows the run to its end and ends with it.
 		all := f.events(f.anonymous(), "r1", following)
@@ -108,7 +109,8 @@ func TestStreamEvents(t *testing.T) {
 
 func TestStreamEventsRefused(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		f.start(f.anonymous(), "r1", "answer:done")
 		f.settle("r1")
 		types := func(names ...string) func(*runnerdv1.StreamEventsRequest) {
@@ -153,7 +155,8 @@ func TestStreamEventsRefused(t *testing.T) {
 
 func TestStreamRaw(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		f.start(f.anonymous(), "r1", "read:{\"password\":\"hunter2hunter2\"}\nanswer:done")
 		f.settle("r1")
 		find := func(all []*runnerdv1.StreamEventsResponse) (arguments, result string) {
@@ -189,7 +192,8 @@ func TestStreamRaw(t *testing.T) {
 // TestStreamAll reads the events of all runs, in pieces from cursor to cursor, while the runs go on.
 func TestStreamAll(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		ctx, cancel := context.WithCancel(f.anonymous())
 		defer cancel()
 		stream, err := f.runs.StreamEvents(ctx, ofAll(following))
@@ -233,7 +237,8 @@ func TestStreamAll(t *testing.T) {
 
 func TestStreamIdle(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		f.start(f.owner(), "r1", "ask:what?")
 		f.settle("r1")
 		head := f.events(f.owner(), "r1")
@@ -273,7 +278,8 @@ func TestStreamIdle(t *testing.T) {
 // TestStreamSignals: what the model writes goes to who sees raw events only.
 func TestStreamSignals(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		f.start(f.owner(), "r1", "ask:ready?\nread:{}\nsay:the words of the model")
 		f.settle("r1")
 		type watcher struct {
@@ -326,7 +332,8 @@ func TestStreamSignals(t *testing.T) {
 // TestStreamSlowReader: who reads nothing for 30 s is ended with the place to go on, and the run does not care.
 func TestStreamSlowReader(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		// Enough to fill the windows of a connection.
 		f.start(f.owner(), "r1", "block")
 		for range 20 {
@@ -379,17 +386,19 @@ func TestStreamSlowReader(t *testing.T) {
 // TestStreamConnectionAge: streams learn where to go on before their connection is cut, and get everything once.
 func TestStreamConnectionAge(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		f.start(f.owner(), "r1", "block")
 		ticker := time.NewTicker(7 * time.Second)
 		defer ticker.Stop()
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
+		owner := f.owner()
 		go func() {
 			for {
 				select {
 				case <-ticker.C:
-					_, _ = f.runs.SubmitInput(f.owner(), &runnerdv1.SubmitInputRequest{RunId: "r1", Text: "again"})
+					_, _ = f.runs.SubmitInput(owner, &runnerdv1.SubmitInputRequest{RunId: "r1", Text: "again"})
 				case <-ctx.Done():
 					return
 				}

@@ -16,7 +16,8 @@ import (
 
 func TestStartRun(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		req := &runnerdv1.StartRunRequest{RunId: "r1", Agent: "demo", Task: "answer:hello", Labels: map[string]string{"team": "a"}}
 		first, err := f.runs.StartRun(f.owner(), req)
 		if err != nil {
@@ -44,7 +45,8 @@ func TestStartRun(t *testing.T) {
 
 func TestStartRunRefused(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		for _, tt := range []struct {
 			name   string
 			change func(*runnerdv1.StartRunRequest)
@@ -53,10 +55,14 @@ func TestStartRunRefused(t *testing.T) {
 			fields string
 		}{
 			{"an unknown agent", func(r *runnerdv1.StartRunRequest) { r.Agent = "nobody" }, codes.NotFound, "AGENT_NOT_FOUND", ""},
-			{"a context that is no object", func(r *runnerdv1.StartRunRequest) { r.ContextJson = "[1]" },
-				codes.InvalidArgument, "INVALID_REQUEST", "context_json"},
-			{"metadata that is no JSON", func(r *runnerdv1.StartRunRequest) { r.MetadataJson = `{"a":` },
-				codes.InvalidArgument, "INVALID_REQUEST", "metadata_json"},
+			{
+				"a context that is no object", func(r *runnerdv1.StartRunRequest) { r.ContextJson = "[1]" },
+				codes.InvalidArgument, "INVALID_REQUEST", "context_json",
+			},
+			{
+				"metadata that is no JSON", func(r *runnerdv1.StartRunRequest) { r.MetadataJson = `{"a":` },
+				codes.InvalidArgument, "INVALID_REQUEST", "metadata_json",
+			},
 			{"a budget that is too wide", func(r *runnerdv1.StartRunRequest) {
 				r.Budget = &runnerdv1.Budget{MaxToolCalls: proto.Uint32(21)}
 			}, codes.InvalidArgument, "BUDGET_TOO_WIDE", "budget.max_tool_calls"},
@@ -66,8 +72,10 @@ func TestStartRunRefused(t *testing.T) {
 			{"a longer approval timeout", func(r *runnerdv1.StartRunRequest) {
 				r.Approval = &runnerdv1.ApprovalSettings{Timeout: durationpb.New(2 * time.Hour)}
 			}, codes.InvalidArgument, "APPROVAL_NOT_ALLOWED", "approval.timeout"},
-			{"a long id", func(r *runnerdv1.StartRunRequest) { r.RunId = strings.Repeat("r", 129) },
-				codes.InvalidArgument, "INVALID_REQUEST", "run_id run_id"},
+			{
+				"a long id", func(r *runnerdv1.StartRunRequest) { r.RunId = strings.Repeat("r", 129) },
+				codes.InvalidArgument, "INVALID_REQUEST", "run_id run_id",
+			},
 			{"a megabyte and more", func(r *runnerdv1.StartRunRequest) {
 				for range 6 {
 					r.InitialObservations = append(r.InitialObservations, &runnerdv1.InitialObservation{
@@ -97,7 +105,8 @@ func TestStartRunRefused(t *testing.T) {
 
 func TestGetRunRedacts(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		secret := "the key is sk-abcdefgh12345678"
 		f.start(f.owner(), "r1", "answer:"+secret)
 		f.settle("r1")
@@ -133,7 +142,8 @@ func TestGetRunRedacts(t *testing.T) {
 
 func TestListRuns(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		for i := range 7 {
 			agent := "demo"
 			if i%2 == 1 {
@@ -196,7 +206,8 @@ func TestListRuns(t *testing.T) {
 
 func TestSteering(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		f.start(f.anonymous(), "r1", "ask:which one?\nanswer:that one")
 		if run := f.settle("r1"); run.GetQuestion().GetText() != "which one?" {
 			t.Errorf("run waits for %v", run)
@@ -255,7 +266,8 @@ func TestSteering(t *testing.T) {
 
 func TestResumeRun(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		if _, err := f.runs.StartRun(f.owner(), &runnerdv1.StartRunRequest{
 			RunId: "r1", Agent: "demo", Task: "read:{}\nanswer:done", Budget: &runnerdv1.Budget{MaxIterations: proto.Uint32(1)},
 		}); err != nil {
@@ -286,7 +298,8 @@ func TestResumeRun(t *testing.T) {
 
 func TestWaitRun(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		f.start(f.owner(), "r1", "block")
 		wait := func(ctx context.Context, timeout *durationpb.Duration) (*runnerdv1.WaitRunResponse, time.Duration) {
 			t.Helper()
@@ -326,7 +339,8 @@ func TestWaitRun(t *testing.T) {
 
 func TestListTools(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(t *testing.T, f *face) {
+	inFace(t, func(f *face) {
+		t := f.t
 		resp, err := f.runs.ListTools(f.anonymous(), &runnerdv1.ListToolsRequest{Agent: "demo"})
 		if err != nil {
 			t.Fatal(err)
