@@ -144,16 +144,8 @@ func (p *program) serve(ctx context.Context, cfg *configv1.Config) (err error) {
 		p.serving(listener.Addr().String())
 	}
 
-	select {
-	case <-ctx.Done():
-		log.Info("stopping")
-	case err = <-tasks.failed:
-	case err = <-fatal:
-		err = &exitError{code: exitStoreBroken, err: fmt.Errorf("the store cannot be trusted to have written: %w", err)}
-	case <-store.Poisoned():
-		err = &exitError{code: exitStoreBroken, err: errors.New("a write to the store failed: only a new start can read what is durable")}
-	}
-
+	err = waitForEnd(ctx, tasks, fatal, store)
+	log.Info("stopping")
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
 	defer cancel()
 	if drainErr := server.Drain(drain); drainErr != nil {
@@ -162,6 +154,20 @@ func (p *program) serve(ctx context.Context, cfg *configv1.Config) (err error) {
 	tasks.stop()
 	log.Info("stopped")
 	return err
+}
+
+// waitForEnd returns when the daemon is told to stop, or why it cannot go on.
+func waitForEnd(ctx context.Context, tasks *tasks, fatal <-chan error, store *auditstore.Store) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-tasks.failed:
+		return err
+	case err := <-fatal:
+		return &exitError{code: exitStoreBroken, err: fmt.Errorf("the store cannot be trusted to have written: %w", err)}
+	case <-store.Poisoned():
+		return &exitError{code: exitStoreBroken, err: errors.New("a write to the store failed: only a new start can read what is durable")}
+	}
 }
 
 // tellWhenReady lets health checks succeed once all runs are recovered.
