@@ -64,11 +64,11 @@ func (d *damaged) Body(ctx context.Context, run string, atMost uint64) (uint64, 
 	return seq, body, err
 }
 
-// inDamaged is inFace over a log that can be damaged.
-func inDamaged(t *testing.T, test func(f *face, d *damaged)) {
+// rowDamaged is rowFace over a log that can be damaged.
+func rowDamaged(t *testing.T, name string, test func(f *face, d *damaged)) {
 	t.Helper()
 	d := new(damaged)
-	inFace(t, func(f *face) { test(f, d) }, func(c *Config, _ *ServerConfig) {
+	rowFace(t, name, func(f *face) { test(f, d) }, func(c *Config, _ *ServerConfig) {
 		d.Log = c.Log
 		c.Log = d
 	})
@@ -100,7 +100,7 @@ func (f *face) verify(ctx context.Context, run string) (found []string, summary 
 
 func TestVerifyAudit(t *testing.T) {
 	t.Parallel()
-	inDamaged(t, func(f *face, d *damaged) {
+	rowDamaged(t, "T-187 T-177 damage of every kind is found and named", func(f *face, d *damaged) {
 		t := f.t
 		f.start(f.owner(), "r1", "read:{\"password\":\"hunter2\"}\nfail:{}\nanswer:done")
 		f.settle("r1")
@@ -209,7 +209,7 @@ func TestVerifyErased(t *testing.T) {
 // TestVerifyProgress: a verification that takes long tells once a second how far it is, and only two run at a time.
 func TestVerifyProgress(t *testing.T) {
 	t.Parallel()
-	inDamaged(t, func(f *face, d *damaged) {
+	rowDamaged(t, "progress comes once a second, two run at a time", func(f *face, d *damaged) {
 		t := f.t
 		for i := range 5 {
 			run := fmt.Sprint("r", i)

@@ -45,7 +45,7 @@ func (f *face) vote(a *runnerdv1.Approval, verdict runnerdv1.ApprovalVerdict, ch
 
 func TestSubmitApproval(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(f *face) {
+	rowFace(t, "E-43 T-113 an approval lets its call run once", func(f *face) {
 		t := f.t
 		open := f.asked("r1", "deploy:{\"to\":\"prod\"}\nask:and now?\nanswer:done")
 		wrong := func(r *runnerdv1.SubmitApprovalRequest) { r.ApprovalDigest = "k1:00" }
@@ -224,7 +224,7 @@ func TestSettle(t *testing.T) {
 
 func TestListApprovals(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(f *face) {
+	rowFace(t, "E-41 T-110 what will run is shown from the real arguments", func(f *face) {
 		t := f.t
 		sizes := []int{10, 4096, 4097, 50_000, 200_000}
 		arguments := make(map[string]string)

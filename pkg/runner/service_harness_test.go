@@ -54,6 +54,15 @@ func inFace(t *testing.T, test func(f *face), options ...func(*Config, *ServerCo
 	})
 }
 
+// rowFace is inFace as a subtest named for what it shows.
+func rowFace(t *testing.T, name string, test func(f *face), options ...func(*Config, *ServerConfig)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		inFace(t, test, options...)
+	})
+}
+
 func newFace(t *testing.T, options ...func(*Config, *ServerConfig)) *face {
 	t.Helper()
 	f := &face{

@@ -117,7 +117,7 @@ func TestPageEnd(t *testing.T) {
 
 func TestCheckpoints(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(f *face) {
+	rowFace(t, "E-51 T-165 every iteration is a checkpoint by its label", func(f *face) {
 		t := f.t
 		f.start(f.owner(), "r1", "read:{}\nread:{}\nread:{}\nanswer:sk-abcdefgh12345678")
 		f.settle("r1")

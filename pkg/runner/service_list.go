@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -50,6 +51,20 @@ func matches(req *runnerdv1.ListRunsRequest, run *runnerdv1.Run) bool {
 	return true
 }
 
+// listed returns the run of a row. A row that is damaged is shown as such: leaving it out would hide that.
+func (s *runService) listed(ctx context.Context, stored *auditstore.Row, prefix string) *runnerdv1.Run {
+	row, err := decodeRow(stored)
+	if err == nil {
+		return row.GetRun()
+	}
+	s.server.log.ErrorContext(ctx, "a run cannot be listed", "run", stored.Run, "error", err)
+	run := &runnerdv1.Run{RunId: stored.Run, ErrorMessage: "what is stored of the run is damaged; VerifyAudit says where"}
+	if agent, ok := strings.CutPrefix(prefix, prefixAgent); ok {
+		run.Agent = strings.TrimSuffix(agent, "/")
+	}
+	return run
+}
+
 // page hands the rows below a prefix to take, in order from where the token says, until take has taken size of them.
 // It returns the token of the next page, empty if there is nothing more.
 func (s *runService) page(ctx context.Context, req proto.Message, prefix, token string, size int,
@@ -71,11 +86,7 @@ func (s *runService) page(ctx context.Context, req proto.Message, prefix, token 
 			if taken == size || seen == maxScan {
 				return s.pages.make(req, after), nil
 			}
-			row, err := decodeRow(&stored)
-			if err != nil {
-				return "", err
-			}
-			ok, err := take(stored, row.Run)
+			ok, err := take(stored, s.listed(ctx, &stored, prefix))
 			if err != nil {
 				return "", err
 			}

@@ -57,7 +57,7 @@ const plainRun = "run_started tools_pinned iteration_started decision_made tool_
 
 func TestStreamEvents(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(f *face) {
+	rowFace(t, "T-175 E-54 events come in order, as stored, narrowed to types", func(f *face) {
 		t := f.t
 		f.start(f.owner(), "r1", "read:{}\nanswer:done")
 		// It follows the run to its end and ends with it.
@@ -109,7 +109,7 @@ func TestStreamEvents(t *testing.T) {
 
 func TestStreamEventsRefused(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(f *face) {
+	rowFace(t, "E-54 unknown types and places are refused", func(f *face) {
 		t := f.t
 		f.start(f.anonymous(), "r1", "answer:done")
 		f.settle("r1")
@@ -192,7 +192,7 @@ func TestStreamRaw(t *testing.T) {
 // TestStreamAll reads the events of all runs, in pieces from cursor to cursor, while the runs go on.
 func TestStreamAll(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(f *face) {
+	rowFace(t, "T-176 A-130 runs written at once do not mix", func(f *face) {
 		t := f.t
 		ctx, cancel := context.WithCancel(f.anonymous())
 		defer cancel()
@@ -206,12 +206,17 @@ func TestStreamAll(t *testing.T) {
 		next := make(map[string]uint64)
 		var cursors []string
 		var seen []string
+		var position uint64
 		for range 5 * 10 {
 			resp, err := stream.Recv()
 			if err != nil {
 				t.Fatal(err)
 			}
 			ev := resp.GetEvent()
+			if ev.GetPosition() < position {
+				t.Fatalf("position %d after %d", ev.GetPosition(), position)
+			}
+			position = ev.GetPosition()
 			next[ev.GetRunId()]++
 			if ev.GetSequence() != next[ev.GetRunId()] {
 				t.Fatalf("run %s: event %d after %d", ev.GetRunId(), ev.GetSequence(), next[ev.GetRunId()]-1)
@@ -332,7 +337,7 @@ func TestStreamSignals(t *testing.T) {
 // TestStreamSlowReader: who reads nothing for 30 s is ended with the place to go on, and the run does not care.
 func TestStreamSlowReader(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(f *face) {
+	rowFace(t, "A-134 T-180 a slow reader loses no event and delays no run", func(f *face) {
 		t := f.t
 		// Enough to fill the windows of a connection.
 		f.start(f.owner(), "r1", "block")
@@ -344,6 +349,11 @@ func TestStreamSlowReader(t *testing.T) {
 		stream, err := runnerdv1.NewRunServiceClient(f.dial()).StreamEvents(f.owner(), ofRun("r1", rawly, following))
 		if err != nil {
 			t.Fatal(err)
+		}
+		synctest.Wait() // the reader is stuck
+		began := time.Now()
+		if _, err := f.runs.SubmitInput(f.owner(), &runnerdv1.SubmitInputRequest{RunId: "r1", Text: "meanwhile"}); err != nil || time.Since(began) > 0 {
+			t.Errorf("the run was delayed by %v: %v", time.Since(began), err)
 		}
 		time.Sleep(31 * time.Second)
 		var last *runnerdv1.StreamEventsResponse
@@ -371,7 +381,7 @@ func TestStreamSlowReader(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			resp, err := slow.Recv()
 			if err != nil {
-				if !errors.Is(err, io.EOF) || n != 24 {
+				if !errors.Is(err, io.EOF) || n != 25 {
 					t.Errorf("ended after %d events with %v", n-1, err)
 				}
 				break
@@ -434,4 +444,40 @@ func TestStreamConnectionAge(t *testing.T) {
 			}
 		}
 	}, func(_ *Config, s *ServerConfig) { s.ConnectionAge = 2 * time.Second })
+}
+
+// TestStreamBrokenOff: a client that leaves, or was never there, is nothing to the run.
+func TestStreamBrokenOff(t *testing.T) {
+	t.Parallel()
+	rowFace(t, "A-135 A-36 who leaves, who stays and who waits: the run is the same", func(f *face) {
+		t := f.t
+		f.start(f.owner(), "r1", "ask:go on?\nanswer:done")
+		f.settle("r1")
+		ctx, leave := context.WithCancel(f.owner())
+		leaver, err := f.runs.StreamEvents(ctx, ofRun("r1", following))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := leaver.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		stayer, err := f.runs.StreamEvents(f.owner(), ofRun("r1", following, rawly))
+		if err != nil {
+			t.Fatal(err)
+		}
+		leave()
+		if _, err := f.runs.SubmitInput(f.owner(), &runnerdv1.SubmitInputRequest{RunId: "r1", Text: "yes"}); err != nil {
+			t.Fatal(err)
+		}
+		waited := f.settle("r1")
+		all, err := collect(stayer, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := all[len(all)-1].GetEvent()
+		if !proto.Equal(last.GetRunCompleted().GetAnswer(), waited.GetFinalAnswer()) || last.GetSequence() != waited.GetHeadSequence() ||
+			!proto.Equal(last.GetRunCompleted().GetUsage(), waited.GetUsage()) {
+			t.Errorf("the stream ends with %v, the wait with %v", last, waited)
+		}
+	})
 }

@@ -12,11 +12,12 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
+	"github.com/runnerd/runnerd/pkg/auditstore"
 )
 
 func TestStartRun(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(f *face) {
+	rowFace(t, "T-01 ids are the caller's or made, and are taken once", func(f *face) {
 		t := f.t
 		req := &runnerdv1.StartRunRequest{RunId: "r1", Agent: "demo", Task: "answer:hello", Labels: map[string]string{"team": "a"}}
 		first, err := f.runs.StartRun(f.owner(), req)
@@ -45,7 +46,7 @@ func TestStartRun(t *testing.T) {
 
 func TestStartRunRefused(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(f *face) {
+	rowFace(t, "T-31 what is refused names the field and is not recorded", func(f *face) {
 		t := f.t
 		for _, tt := range []struct {
 			name   string
@@ -266,15 +267,16 @@ func TestSteering(t *testing.T) {
 
 func TestResumeRun(t *testing.T) {
 	t.Parallel()
-	inFace(t, func(f *face) {
+	rowFace(t, "E-23 E-52 a run that reached a limit goes on with more", func(f *face) {
 		t := f.t
 		if _, err := f.runs.StartRun(f.owner(), &runnerdv1.StartRunRequest{
 			RunId: "r1", Agent: "demo", Task: "read:{}\nanswer:done", Budget: &runnerdv1.Budget{MaxIterations: proto.Uint32(1)},
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if run := f.settle("r1"); run.GetStopReason() != runnerdv1.StopReason_STOP_REASON_MAX_ITERATIONS {
-			t.Fatalf("run ended as %v", run.GetStopReason())
+		if run := f.settle("r1"); run.GetStopReason() != runnerdv1.StopReason_STOP_REASON_MAX_ITERATIONS ||
+			run.GetOutcome() != runnerdv1.Outcome_OUTCOME_INCOMPLETE || !run.GetResumable() {
+			t.Fatalf("run ended as %v", run)
 		}
 		resume := func(budget *runnerdv1.Budget) error {
 			_, err := f.runs.ResumeRun(f.owner(), &runnerdv1.ResumeRunRequest{RunId: "r1", Budget: budget})
@@ -290,7 +292,7 @@ func TestResumeRun(t *testing.T) {
 		if err := resume(&runnerdv1.Budget{MaxIterations: proto.Uint32(3)}); err != nil {
 			t.Fatal(err)
 		}
-		if run := f.settle("r1"); run.GetFinalAnswer().GetContent() != "done" || run.GetLeg() != 2 {
+		if run := f.settle("r1"); run.GetFinalAnswer().GetContent() != "done" || run.GetLeg() != 2 || run.GetToolCalls() != 1 || run.GetIteration() != 2 {
 			t.Errorf("run ended as %v", run)
 		}
 	})
@@ -351,4 +353,41 @@ func TestListTools(t *testing.T) {
 		_, err = f.runs.ListTools(f.anonymous(), &runnerdv1.ListToolsRequest{Agent: "nobody"})
 		wantReason(t, err, codes.NotFound, "AGENT_NOT_FOUND")
 	})
+}
+
+// rotten is a log in which the row of one run is damaged.
+type rotten struct {
+	auditstore.Log
+	run string
+}
+
+func (r *rotten) Rows(ctx context.Context, prefix, after []byte, limit int) ([]auditstore.Row, error) {
+	rows, err := r.Log.Rows(ctx, prefix, after, limit)
+	for i := range rows {
+		if rows[i].Run == r.run {
+			rows[i].Row = []byte{0xff}
+		}
+	}
+	return rows, err
+}
+
+func TestListDamagedRuns(t *testing.T) {
+	t.Parallel()
+	rowFace(t, "T-188 a damaged run is shown as such", func(f *face) {
+		t := f.t
+		for _, run := range []string{"good", "bad"} {
+			f.start(f.owner(), run, "answer:x")
+		}
+		for _, agent := range []string{"", "demo"} {
+			list, err := f.runs.ListRuns(f.anonymous(), &runnerdv1.ListRunsRequest{Agent: agent})
+			if err != nil || len(list.GetRuns()) != 2 {
+				t.Fatalf("listed %v, %v", list, err)
+			}
+			for _, run := range list.GetRuns() {
+				if damaged := strings.Contains(run.GetErrorMessage(), "damaged"); damaged != (run.GetRunId() == "bad") {
+					t.Errorf("listed %v", run)
+				}
+			}
+		}
+	}, func(c *Config, _ *ServerConfig) { c.Log = &rotten{Log: c.Log, run: "bad"} })
 }
