@@ -17,8 +17,13 @@ import (
 	"github.com/runnerd/runnerd/pkg/runner"
 )
 
-// drainTime is how long the daemon takes to stop, at most.
-const drainTime = 10 * time.Second
+// How long the daemon takes to stop, at most.
+const (
+	drainTime = 10 * time.Second
+	// breakTime is for a daemon that cannot record anything any more: waiting
+	// for outcomes would only delay the restart that recovers them.
+	breakTime = 500 * time.Millisecond
+)
 
 func newServeCommand(p *program) *cobra.Command {
 	var file string
@@ -145,8 +150,12 @@ func (p *program) serve(ctx context.Context, cfg *configv1.Config) (err error) {
 	}
 
 	err = waitForEnd(ctx, tasks, fatal, store)
+	limit := drainTime
+	if err != nil {
+		limit = breakTime
+	}
 	log.Info("stopping")
-	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	if drainErr := server.Drain(drain); drainErr != nil {
 		log.Warn("the drain was cut short; what was in progress is recovered at the next start", "error", drainErr)

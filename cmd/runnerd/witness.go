@@ -8,7 +8,6 @@ import (
 	"os"
 
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 	"github.com/runnerd/runnerd/pkg/auditstore"
@@ -58,7 +57,7 @@ func (c *client) witnessed(ctx context.Context, run string, witness *runnerdv1.G
 		return testify(witness, run, head.GetLogId(), nil)
 	}
 	events, err := c.StreamEvents(ctx, &runnerdv1.StreamEventsRequest{
-		Scope: &runnerdv1.StreamEventsRequest_RunId{RunId: run}, AfterSequence: proto.Uint64(witness.GetSequence() - 1),
+		Scope: &runnerdv1.StreamEventsRequest_RunId{RunId: run}, AfterSequence: new(witness.GetSequence() - 1),
 	})
 	if err != nil {
 		return err
