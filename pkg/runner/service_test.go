@@ -355,6 +355,41 @@ func TestListTools(t *testing.T) {
 	})
 }
 
+// TestDurationLimits: a duration that is named replaces the one that was there, also by none.
+func TestDurationLimits(t *testing.T) {
+	t.Parallel()
+	inFace(t, func(f *face) {
+		t := f.t
+		for i, limit := range []time.Duration{20 * time.Second, 0, 70 * time.Minute} {
+			run := fmt.Sprint("r", i)
+			resp, err := f.runs.StartRun(f.owner(), &runnerdv1.StartRunRequest{
+				RunId: run, Agent: "demo", Task: "block", Budget: &runnerdv1.Budget{MaxDuration: durationpb.New(limit)},
+			})
+			if err != nil || resp.GetRun().GetSpec().GetBudget().GetMaxDuration().AsDuration() != limit {
+				t.Errorf("limit %v: %v, %v", limit, resp.GetRun().GetSpec().GetBudget(), err)
+			}
+		}
+		f.start(f.owner(), "r9", "block\nanswer:done")
+		time.Sleep(time.Minute + time.Second)
+		if run := f.settle("r9"); run.GetStopReason() != runnerdv1.StopReason_STOP_REASON_MAX_DURATION {
+			t.Fatalf("run ended as %v", run.GetStopReason())
+		}
+		f.brain.release()
+		for _, limit := range []time.Duration{30 * time.Second, 0} {
+			resp, err := f.runs.ResumeRun(f.owner(), &runnerdv1.ResumeRunRequest{
+				RunId: "r9", Budget: &runnerdv1.Budget{MaxDuration: durationpb.New(limit)},
+			})
+			if limit > 0 {
+				wantReason(t, err, codes.FailedPrecondition, "LIMIT_STILL_REACHED")
+			} else if err != nil || resp.GetRun().GetSpec().GetBudget().GetMaxDuration().AsDuration() != 0 {
+				t.Errorf("resumed without a limit: %v, %v", resp, err)
+			}
+		}
+	}, func(c *Config, _ *ServerConfig) {
+		c.Agents["demo"].Spec.Budget.MaxDuration = durationpb.New(time.Minute + 500*time.Millisecond)
+	})
+}
+
 // rotten is a log in which the row of one run is damaged.
 type rotten struct {
 	auditstore.Log

@@ -154,7 +154,7 @@ func (t *advance) resume(f Resume) Reply {
 	}
 	budget := proto.CloneOf(st.ctl.Budget)
 	if f.Budget != nil {
-		proto.Merge(budget, f.Budget)
+		ChangeBudget(budget, f.Budget)
 	}
 	if limit := st.reached(budget); limit != "" {
 		return refuse(runnerdv1.ErrorReason_ERROR_REASON_LIMIT_STILL_REACHED, "%s still holds; raise it", limit)
@@ -257,4 +257,13 @@ func (t *advance) outcome(c *call, r Result, of outcomeOf) uint64 {
 			Code: r.Code,
 		}},
 	})
+}
+
+// ChangeBudget sets the limits in budget that changes has. A duration is set as a whole: it is a message of its own,
+// which merging would only fill up, so that no limit could become none and 20 s could become 20.5 s.
+func ChangeBudget(budget, changes *runnerdv1.Budget) {
+	if changes.GetMaxDuration() != nil {
+		budget.MaxDuration = nil
+	}
+	proto.Merge(budget, changes)
 }
