@@ -13,7 +13,7 @@ type backoff struct{ last time.Duration }
 
 const (
 	minBackoff = 10 * time.Millisecond
-	maxBackoff = 5 * time.Second
+	maxBackoff = time.Second
 )
 
 // next returns the next pause: twice the last.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -35,8 +36,13 @@ func TestCrashesOnAFile(t *testing.T) {
 	var left atomic.Int32 // calls until the process ends
 	moment := make(chan struct{}, 1)
 	w.call = func(ctx context.Context, _ *runnerdv1.CallToolRequest) (*runnerdv1.ToolResult, error) {
-		if left.Add(-1) == 0 {
+		n := left.Add(-1)
+		if n == 0 {
 			moment <- struct{}{}
+		}
+		if n <= 0 { // the process is about to end
+			<-ctx.Done()
+			return nil, ctx.Err()
 		}
 		select {
 		case <-time.After(time.Duration(rand.IntN(3)) * time.Millisecond):
@@ -49,6 +55,9 @@ func TestCrashesOnAFile(t *testing.T) {
 	for life := range 8 {
 		d, store := file(t, dir)
 		left.Store(10 + rand.Int32N(25)) // of about 300
+		if life == 7 {
+			left.Store(math.MaxInt32)
+		}
 		p := boot(t, d, w, func(c *Config) { c.MaxActive, c.Key = 8, key })
 		if life == 0 {
 			for i := range runs {

@@ -22,7 +22,8 @@ type engine struct {
 	r    *Runner
 	run  string
 	mail *mailbox
-	done chan struct{} // closed when the engine has ended
+	done chan struct{}   // closed when the engine has ended
+	last *runstate.State // how it left the run; nil if it failed. It may be read, and only read, once done is closed
 
 	head atomic.Uint64 // sequence of the last durable event
 
@@ -111,9 +112,10 @@ func (r *Runner) leave(e *engine) bool {
 func (e *engine) main() {
 	defer e.r.work.Done()
 	defer close(e.done)
-	err := e.guard()
-	if err != nil {
+	if err := e.guard(); err != nil {
 		e.fail(err)
+	} else {
+		e.last = e.st
 	}
 	e.reconcile(nil)
 	if e.slot {

@@ -2,9 +2,11 @@ package runner
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"sync"
 
@@ -87,7 +89,7 @@ func (s *store) restore(ctx context.Context, run string, upTo uint64) (*runstate
 		return nil, 0, err
 	}
 	if catalogue != "" {
-		if env.Catalogue, err = s.catalogue(ctx, catalogue); err != nil {
+		if env.Catalogue, err = s.catalogue(ctx, run, catalogue); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -115,7 +117,7 @@ func (s *store) apply(ctx context.Context, st *runstate.State, ev *runnerdv1.Eve
 	if ev.GetToolsPinned() == nil {
 		return nil
 	}
-	catalogue, err := s.catalogue(ctx, st.CatalogueDigest())
+	catalogue, err := s.catalogue(ctx, ev.GetRunId(), st.CatalogueDigest())
 	if err != nil {
 		return err
 	}
@@ -147,15 +149,24 @@ func (s *shared) put(digest string, value any) {
 	s.values[digest] = value
 }
 
+// spec returns the spec with a digest.
 func (s *store) spec(ctx context.Context, digest string) (*runnerdv1.RunSpec, error) {
-	return sharedValue(ctx, s, digest, func(b []byte) (*runnerdv1.RunSpec, error) {
+	return sharedValue(s, digest, func() ([]byte, error) { return s.sharedBody(ctx, digest) }, func(b []byte) (*runnerdv1.RunSpec, error) {
 		spec := new(runnerdv1.RunSpec)
 		return spec, proto.Unmarshal(b, spec)
 	})
 }
 
-func (s *store) catalogue(ctx context.Context, digest string) (*runstate.Catalogue, error) {
-	return sharedValue(ctx, s, digest, func(b []byte) (*runstate.Catalogue, error) {
+// catalogue returns the catalogue of a run. One that is too big to go with an append is an artifact of the run.
+func (s *store) catalogue(ctx context.Context, run, digest string) (*runstate.Catalogue, error) {
+	read := func() ([]byte, error) {
+		body, err := s.sharedBody(ctx, digest)
+		if errors.Is(err, auditstore.ErrNotFound) {
+			return s.readBlob(ctx, run, catalogueBlob)
+		}
+		return body, err
+	}
+	return sharedValue(s, digest, read, func(b []byte) (*runstate.Catalogue, error) {
 		pb := new(runnerdv1.Catalogue)
 		if err := proto.Unmarshal(b, pb); err != nil {
 			return nil, err
@@ -164,18 +175,49 @@ func (s *store) catalogue(ctx context.Context, digest string) (*runstate.Catalog
 	})
 }
 
-func sharedValue[T any](ctx context.Context, s *store, digest string, parse func([]byte) (T, error)) (T, error) {
+const (
+	// maxSharedBody is the biggest body in bytes that goes with an append.
+	maxSharedBody = 160 << 10
+	// catalogueBlob is the artifact of a run that holds its catalogue, if that is bigger.
+	catalogueBlob = "catalogue"
+)
+
+// sharedBody returns the shared value with a digest, lower-case hex.
+func (s *store) sharedBody(ctx context.Context, digest string) ([]byte, error) {
+	raw, err := hex.DecodeString(digest)
+	if err != nil || len(raw) != len(auditstore.Digest{}) {
+		return nil, fmt.Errorf("not a digest: %w", auditstore.ErrCorrupt)
+	}
+	return s.log.Shared(ctx, auditstore.Digest(raw))
+}
+
+// readBlob returns the whole of an artifact.
+func (s *store) readBlob(ctx context.Context, run, id string) ([]byte, error) {
+	var data []byte
+	for {
+		piece, err := s.blobs.Get(ctx, run, id, int64(len(data)))
+		if errors.Is(err, io.EOF) {
+			return data, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		data = append(data, piece...)
+	}
+}
+
+// sharedValue returns what a body with a digest says; it reads and parses the body only if nobody has lately.
+func sharedValue[T any](s *store, digest string, read func() ([]byte, error), parse func([]byte) (T, error)) (T, error) {
 	if value, ok := s.shared.get(digest).(T); ok {
 		return value, nil
 	}
 	var none T
-	raw, err := hex.DecodeString(digest)
-	if err != nil || len(raw) != len(auditstore.Digest{}) {
-		return none, fmt.Errorf("digest %q: %w", digest, auditstore.ErrCorrupt)
+	body, err := read()
+	if err == nil && fmt.Sprintf("%x", sha256.Sum256(body)) != digest {
+		err = auditstore.ErrCorrupt
 	}
-	body, err := s.log.Shared(ctx, auditstore.Digest(raw))
 	if errors.Is(err, auditstore.ErrNotFound) {
-		return none, fmt.Errorf("no body with digest %s: %w", digest, auditstore.ErrCorrupt)
+		err = fmt.Errorf("%w: %w", auditstore.ErrCorrupt, err)
 	}
 	if err != nil {
 		return none, fmt.Errorf("body with digest %s: %w", digest, err)

@@ -39,9 +39,9 @@ func (it *item) own() bool {
 	return it.effect != "" || restart
 }
 
-// maxInline bounds the inline parts in bytes that one turn takes in, so that its append stays within the store's
-// limit.
-const maxInline = 192 << 10
+// maxInline bounds the inline parts in bytes that one turn takes in. An event may stand in its append twice, whole and
+// redacted, and an answer in two events, so that this keeps an append within the store's limit.
+const maxInline = maxInlineFact + 32<<10
 
 // inlineSize is about how many bytes a fact adds to the events of its turn.
 func inlineSize(fact runstate.Fact) int {

@@ -89,7 +89,9 @@ func (e *engine) append(ctx context.Context, events []*runnerdv1.Event, rests bo
 		return err
 	}
 	a := auditstore.Append{Records: records, Reserve: slices.ContainsFunc(events, mustBeWritten)}
-	a.Shared = e.sharedBodies(events)
+	if a.Shared, err = e.sharedBodies(ctx, events); err != nil {
+		return err
+	}
 	head := events[len(events)-1].GetSequence()
 	if rests || head-e.body >= bodyEvery {
 		if a.Body, err = e.st.Body(); err != nil {
@@ -127,29 +129,33 @@ func (e *engine) append(ctx context.Context, events []*runnerdv1.Event, rests bo
 // roomForRow is what is left in an append for row and keys when a checkpoint body goes with it.
 const roomForRow = 128 << 10
 
-// sharedBodies returns the bodies of the digests that the events name first.
-func (e *engine) sharedBodies(events []*runnerdv1.Event) map[auditstore.Digest][]byte {
+// sharedBodies returns the bodies of the digests that the events name first. One that is too big is stored here.
+func (e *engine) sharedBodies(ctx context.Context, events []*runnerdv1.Event) (map[auditstore.Digest][]byte, error) {
 	var out map[auditstore.Digest][]byte
-	add := func(digest auditstore.Digest, body []byte) {
-		if out == nil {
-			out = make(map[auditstore.Digest][]byte)
-		}
-		out[digest] = body
-	}
 	for _, ev := range events {
 		switch {
 		case ev.GetRunStarted() != nil:
 			body, digest := runstate.SpecBytes(e.spec)
-			add(digest, body)
+			out = map[auditstore.Digest][]byte{digest: body}
 		case ev.GetToolsPinned() != nil:
-			for _, it := range e.taken {
-				if pinned, ok := it.fact.(runstate.Pinned); ok {
-					add(pinned.Catalogue.Digest(), pinned.Catalogue.Bytes())
+			for i := range e.taken {
+				pinned, ok := e.taken[i].fact.(runstate.Pinned)
+				switch {
+				case !ok:
+				case len(pinned.Catalogue.Bytes()) > maxSharedBody:
+					if _, err := e.r.parts(e.run).store(ctx, catalogueBlob, mimeBytes, "", pinned.Catalogue.Bytes()); err != nil {
+						return nil, err
+					}
+				default:
+					if out == nil {
+						out = make(map[auditstore.Digest][]byte, 1)
+					}
+					out[pinned.Catalogue.Digest()] = pinned.Catalogue.Bytes()
 				}
 			}
 		}
 	}
-	return out
+	return out, nil
 }
 
 // mustBeWritten reports whether an event may use the disk reserve: a run can be ended on a full disk.
@@ -303,4 +309,4 @@ func (e *engine) claimAgain(ctx context.Context, from auditstore.Epoch) error {
 }
 
 // settleTime is how long the store may be unavailable while it is not known what it holds.
-const settleTime = 10 * time.Second
+const settleTime = 30 * time.Second

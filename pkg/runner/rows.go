@@ -22,7 +22,7 @@ import (
 const (
 	prefixOpen  = "open/"  // open/<run>: goes on by itself (QUEUED, RUNNING)
 	prefixWake  = "wake/"  // wake/<time>/<run>: rests, and has a deadline
-	prefixAsk   = "ask/"   // ask/<time opened>/<run>/<approval id>: an approval is open
+	prefixAsk   = "ask/"   // ask/<time opened>/<run>/<approval id in 20 digits>: an approval is open
 	prefixList  = "list/"  // list/<inverted time started>/<run>
 	prefixAgent = "agent/" // agent/<agent>/<inverted time started>/<run>
 )
@@ -51,7 +51,7 @@ func keysOf(run *runnerdv1.Run, wakeAt time.Time) [][]byte {
 	}
 	for _, a := range run.GetApprovals() {
 		opened := nanos(a.GetOpenedAt().AsTime())
-		keys = append(keys, fmt.Appendf(nil, "%s%s/%s/%d", prefixAsk, opened, id, a.GetApprovalId()))
+		keys = append(keys, fmt.Appendf(nil, "%s%s/%s/%020d", prefixAsk, opened, id, a.GetApprovalId()))
 	}
 	slices.SortFunc(keys, bytes.Compare)
 	return keys
@@ -78,11 +78,23 @@ func missing(want, have [][]byte) [][]byte {
 	return out
 }
 
-// summary is what lists show of a run: redacted, and without the spec, which is stored once by its digest.
+// maxListed is how much of a text lists show, in bytes.
+const maxListed = 2 << 10
+
+// summary is what lists show of a run: redacted, long texts cut, and without the spec, which is stored once by its
+// digest.
 func summary(st *runstate.State) *runnerdv1.Run {
-	run := proto.CloneOf(st.View())
+	run := proto.CloneOf(runstate.RedactRun(st.View()))
 	run.Spec = nil
-	return runstate.RedactMessage(run)
+	run.Task = cutBytes(run.GetTask(), maxListed)
+	run.ErrorMessage = cutBytes(run.GetErrorMessage(), maxListed)
+	if run.GetFinalAnswer() != nil {
+		run.FinalAnswer.Content = cutBytes(run.GetFinalAnswer().GetContent(), maxListed)
+	}
+	if run.GetQuestion() != nil {
+		run.Question.Text = cutBytes(run.GetQuestion().GetText(), maxListed)
+	}
+	return run
 }
 
 // row is a run as the store's row tells, with the newest epoch.

@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -79,7 +77,7 @@ func resolve(agent *Agent, req *runnerdv1.StartRunRequest) (*runnerdv1.RunSpec, 
 	if err := checkBudget(req.GetBudget(), spec.GetBudgetMax()); err != nil {
 		return nil, err
 	}
-	proto.Merge(spec.GetBudget(), req.GetBudget())
+	runstate.ChangeBudget(spec.GetBudget(), req.GetBudget())
 	if spec.GetApproval() == nil {
 		spec.Approval = new(runnerdv1.ApprovalSettings)
 	}
@@ -221,87 +219,4 @@ func (r *Runner) Deliver(ctx context.Context, runID string, fact runstate.Fact) 
 	}
 	got, err := r.post(ctx, runID, item{fact: fact})
 	return got.reply, err
-}
-
-// Inspect calls read with the state of a run as it is now: between two turns if the run is driven, else as folded from
-// the log. read must be quick and must neither change nor keep anything of the state. Errors have the reason
-// RUN_NOT_FOUND and those of the store.
-func (r *Runner) Inspect(ctx context.Context, runID string, read func(*runstate.State)) error {
-	if e := r.active(runID); e != nil {
-		reply := make(chan answer, 1)
-		if e.mail.put(item{read: read, reply: reply}) {
-			select {
-			case a := <-reply:
-				return a.err
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-	}
-	st, err := r.At(ctx, runID, 0)
-	if err != nil {
-		return err
-	}
-	read(st)
-	return nil
-}
-
-// Snapshot is a run at one moment.
-type Snapshot struct {
-	Run *runnerdv1.Run // with nothing redacted; the receiver owns it
-}
-
-// Snapshot returns a run as it is now. Errors are those of [Runner.Inspect].
-func (r *Runner) Snapshot(ctx context.Context, runID string) (*Snapshot, error) {
-	var run *runnerdv1.Run
-	err := r.Inspect(ctx, runID, func(st *runstate.State) { run = proto.CloneOf(st.View()) })
-	if err != nil {
-		return nil, err
-	}
-	return &Snapshot{Run: run}, nil
-}
-
-// WaitRun returns a run when it is DONE or, with idle, when nothing is in progress; with timedOut true as it is when
-// ctx reaches its deadline. Errors have the reasons RUN_NOT_FOUND and DRAINING.
-func (r *Runner) WaitRun(ctx context.Context, runID string, idle bool) (run *runnerdv1.Run, timedOut bool, err error) {
-	w := r.hub.watch(runID)
-	defer r.hub.forget(w)
-	for {
-		// A run is looked at only when its driver has ended: what it does meanwhile costs the waiter nothing.
-		end := ctx.Done()
-		if e := r.active(runID); e != nil {
-			select {
-			case <-e.done:
-				continue
-			case <-r.draining:
-				return nil, false, errDraining()
-			case <-end:
-			}
-		}
-		snapshot, err := r.lastSnapshot(ctx, runID)
-		if err != nil {
-			return nil, false, err
-		}
-		state := snapshot.Run.GetState()
-		if state == runnerdv1.RunState_RUN_STATE_DONE || idle && !goesOn(state) {
-			return snapshot.Run, false, nil
-		}
-		select {
-		case <-w.wake:
-		case <-r.draining:
-			return nil, false, errDraining()
-		case <-end:
-			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return snapshot.Run, true, nil
-			}
-			return nil, false, ctx.Err()
-		}
-	}
-}
-
-// lastSnapshot returns a run as it is, even just after ctx has reached its deadline.
-func (r *Runner) lastSnapshot(ctx context.Context, runID string) (*Snapshot, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	return r.Snapshot(ctx, runID)
 }
