@@ -28,6 +28,8 @@ var callers = map[string]struct {
 	"remote owner":    {addr: remote, metadata: []string{"authorization", "bearer " + testToken}},
 	"remote":          {addr: remote},
 	"unknown network": {addr: nil},
+	"proxied":         {addr: loopback, metadata: []string{"x-forwarded-for", "127.0.0.1"}},
+	"proxied owner":   {addr: loopback, metadata: []string{"forwarded", "for=192.0.2.1", "authorization", "Bearer " + testToken}},
 	"wrong token":     {addr: loopback, metadata: []string{"authorization", "Bearer " + testToken[1:]}},
 	"no scheme":       {addr: loopback, metadata: []string{"authorization", testToken}},
 	"empty token":     {addr: loopback, metadata: []string{"authorization", "Bearer "}},
@@ -47,33 +49,33 @@ var (
 // mayCall is who may call what, in words: who of the callers above passes, of all methods of all services. What
 // stands here twice as in the table is meant to: a change of the table has to be meant, too.
 var mayCall = map[string][]string{
-	"/runnerd.v1.RunService/StartRun":        {"anonymous", "socket", "owner", "remote owner"},
-	"/runnerd.v1.RunService/StreamEvents":    {"anonymous", "socket", "owner", "remote owner"},
-	"/runnerd.v1.RunService/SubmitApproval":  {"owner", "remote owner"},
-	"/runnerd.v1.RunService/SubmitInput":     {"anonymous", "socket", "owner", "remote owner"},
-	"/runnerd.v1.RunService/GetRun":          {"anonymous", "socket", "owner", "remote owner"},
-	"/runnerd.v1.RunService/ListRuns":        {"anonymous", "socket", "owner", "remote owner"},
-	"/runnerd.v1.RunService/ListHistory":     {"owner", "remote owner"},
-	"/runnerd.v1.RunService/WaitRun":         {"anonymous", "socket", "owner", "remote owner"},
-	"/runnerd.v1.RunService/CancelRun":       {"anonymous", "socket", "owner", "remote owner"},
-	"/runnerd.v1.RunService/ResumeRun":       {"anonymous", "socket", "owner", "remote owner"},
-	"/runnerd.v1.RunService/ListApprovals":   {"owner", "remote owner"},
-	"/runnerd.v1.RunService/GetApproval":     {"owner", "remote owner"},
-	"/runnerd.v1.RunService/GetCheckpoint":   {"owner", "remote owner"},
-	"/runnerd.v1.RunService/ListCheckpoints": {"anonymous", "socket", "owner", "remote owner"},
-	"/runnerd.v1.RunService/ListTools":       {"anonymous", "socket", "owner", "remote owner"},
-	"/runnerd.v1.RunService/ReadArtifact":    {"owner", "remote owner", "run token", "both"},
+	"/runnerd.v1.RunService/StartRun":        {"anonymous", "socket", "owner", "remote owner", "proxied owner"},
+	"/runnerd.v1.RunService/StreamEvents":    {"anonymous", "socket", "owner", "remote owner", "proxied owner"},
+	"/runnerd.v1.RunService/SubmitApproval":  {"owner", "remote owner", "proxied owner"},
+	"/runnerd.v1.RunService/SubmitInput":     {"anonymous", "socket", "owner", "remote owner", "proxied owner"},
+	"/runnerd.v1.RunService/GetRun":          {"anonymous", "socket", "owner", "remote owner", "proxied owner"},
+	"/runnerd.v1.RunService/ListRuns":        {"anonymous", "socket", "owner", "remote owner", "proxied owner"},
+	"/runnerd.v1.RunService/ListHistory":     {"owner", "remote owner", "proxied owner"},
+	"/runnerd.v1.RunService/WaitRun":         {"anonymous", "socket", "owner", "remote owner", "proxied owner"},
+	"/runnerd.v1.RunService/CancelRun":       {"anonymous", "socket", "owner", "remote owner", "proxied owner"},
+	"/runnerd.v1.RunService/ResumeRun":       {"anonymous", "socket", "owner", "remote owner", "proxied owner"},
+	"/runnerd.v1.RunService/ListApprovals":   {"owner", "remote owner", "proxied owner"},
+	"/runnerd.v1.RunService/GetApproval":     {"owner", "remote owner", "proxied owner"},
+	"/runnerd.v1.RunService/GetCheckpoint":   {"owner", "remote owner", "proxied owner"},
+	"/runnerd.v1.RunService/ListCheckpoints": {"anonymous", "socket", "owner", "remote owner", "proxied owner"},
+	"/runnerd.v1.RunService/ListTools":       {"anonymous", "socket", "owner", "remote owner", "proxied owner"},
+	"/runnerd.v1.RunService/ReadArtifact":    {"owner", "remote owner", "proxied owner", "run token", "both"},
 
-	"/runnerd.v1.AuditService/VerifyAudit": {"anonymous", "socket", "owner", "remote owner"},
-	"/runnerd.v1.AuditService/ExportAudit": {"owner", "remote owner"},
-	"/runnerd.v1.AuditService/GetHead":     {"anonymous", "socket", "owner", "remote owner"},
+	"/runnerd.v1.AuditService/VerifyAudit": {"anonymous", "socket", "owner", "remote owner", "proxied owner"},
+	"/runnerd.v1.AuditService/ExportAudit": {"owner", "remote owner", "proxied owner"},
+	"/runnerd.v1.AuditService/GetHead":     {"anonymous", "socket", "owner", "remote owner", "proxied owner"},
 
 	"/grpc.health.v1.Health/Check": everyone(),
 	"/grpc.health.v1.Health/List":  everyone(),
 	"/grpc.health.v1.Health/Watch": everyone(),
 
-	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      {"anonymous", "socket", "owner", "remote owner"},
-	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": {"anonymous", "socket", "owner", "remote owner"},
+	"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo":      {"anonymous", "socket", "owner", "remote owner", "proxied owner"},
+	"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": {"anonymous", "socket", "owner", "remote owner", "proxied owner"},
 
 	// Served by others, or by nobody.
 	"/runnerd.v1.DecideService/Decide":      {},
@@ -97,7 +99,7 @@ func everyone() []string {
 
 // noCredential are the callers who are told that they need a credential, whatever they call.
 var noCredential = []string{
-	"remote", "unknown network", "wrong token", "no scheme", "empty token", "two tokens", "bad run token",
+	"remote", "unknown network", "proxied", "wrong token", "no scheme", "empty token", "two tokens", "bad run token",
 }
 
 func TestAuthorize(t *testing.T) {

@@ -65,7 +65,8 @@ func PrincipalFrom(ctx context.Context) Principal {
 }
 
 // An Authenticator tells who calls from what the transport knows. Bearer is the token of the authorization header;
-// present says whether there was such a header. An error is what the caller is told.
+// present says whether there was such a header. From is nil for a call that came through a proxy. An error is what the
+// caller is told.
 type Authenticator interface {
 	Authenticate(from net.Addr, bearer string, present bool) (Principal, error)
 }
@@ -119,6 +120,23 @@ const (
 	runTokenKey      = "runnerd-run-token"
 )
 
+// forwardedKeys are what proxies add to a call that they pass on. Such a call comes from where they say, which nobody
+// can check, and not from this machine, whatever the connection says.
+var forwardedKeys = []string{"forwarded", "x-forwarded-for", "x-real-ip", "via"}
+
+// origin is where a call comes from, nil if that is not known.
+func origin(ctx context.Context, md metadata.MD) net.Addr {
+	for _, key := range forwardedKeys {
+		if len(md.Get(key)) > 0 {
+			return nil
+		}
+	}
+	if p, ok := peer.FromContext(ctx); ok {
+		return p.Addr
+	}
+	return nil
+}
+
 // authenticate finds out who makes the call of ctx.
 func (s *Server) authenticate(ctx context.Context) (Principal, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
@@ -141,12 +159,5 @@ func (s *Server) authenticate(ctx context.Context) (Principal, error) {
 		}
 		bearer = token
 	}
-	return s.cfg.Auth.Authenticate(peerAddr(ctx), bearer, len(headers) == 1)
-}
-
-func peerAddr(ctx context.Context) net.Addr {
-	if p, ok := peer.FromContext(ctx); ok {
-		return p.Addr
-	}
-	return nil
+	return s.cfg.Auth.Authenticate(origin(ctx, md), bearer, len(headers) == 1)
 }

@@ -196,7 +196,6 @@ func (e *Error) GRPCStatus() *status.Status {
 		details = append(details, &errdetails.PreconditionFailure{
 			Violations: []*errdetails.PreconditionFailure_Violation{{
 				Type:        ReasonName(e.Reason),
-				Subject:     e.Metadata["subject"],
 				Description: cutText(e.Message),
 			}},
 		})

@@ -147,11 +147,16 @@ func (s *Server) unaryLimits(ctx context.Context, req any, info *grpc.UnaryServe
 }
 
 func (s *Server) streamLimits(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-	if err := s.streams.enter(); err != nil {
+	health := accessTable[info.FullMethod].open
+	count := &s.streams
+	if health {
+		count = &s.watches
+	}
+	if err := count.enter(); err != nil {
 		return err
 	}
-	defer s.streams.leave()
-	ctx, cancel := s.lifetime(stream.Context(), accessTable[info.FullMethod].open)
+	defer count.leave()
+	ctx, cancel := s.lifetime(stream.Context(), health)
 	defer cancel()
 	if err := next(srv, &serverStream{ServerStream: stream, ctx: ctx}); err != nil {
 		return endedBy(ctx, err)

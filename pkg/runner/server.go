@@ -33,7 +33,8 @@ const (
 	defaultConnAge    = 30 * time.Minute
 	defaultMaxStreams = 10_000
 	defaultRequests   = 4096
-	stopShare         = 5 // of the time to drain one part in so many is kept to stop the server
+	maxHealthWatches  = 256 // anybody may watch the health, so that has a bound of its own
+	stopShare         = 5   // of the time to drain one part in so many is kept to stop the server
 )
 
 // ServerConfig is what a [Server] is made of.
@@ -94,7 +95,7 @@ type Server struct {
 	validator protovalidate.Validator
 	age       connAge
 
-	streams, requests gauge
+	streams, requests, watches gauge
 
 	draining, stopping context.Context //nolint:containedctx // states of the server that calls end with
 	drain, stop        context.CancelFunc
@@ -121,7 +122,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 		validator: validator,
 		age:       newConnAge(cfg.ConnectionAge, connGrace),
 	}
-	s.streams.max, s.requests.max = int64(cfg.MaxStreams), int64(cfg.MaxRequests)
+	s.streams.max, s.requests.max, s.watches.max = int64(cfg.MaxStreams), int64(cfg.MaxRequests), maxHealthWatches
 	s.draining, s.drain = newPhase()
 	s.stopping, s.stop = newPhase()
 	s.SetServing(false)

@@ -65,6 +65,30 @@ func TestHealth(t *testing.T) {
 	})
 }
 
+// TestHealthWatches: nobody needs a credential to watch the health, so only so many may, and others lose nothing.
+func TestHealthWatches(t *testing.T) {
+	t.Parallel()
+	inFace(t, func(f *face) {
+		t := f.t
+		conns := []*grpc.ClientConn{f.dial(), f.dial()}
+		for i := range maxHealthWatches {
+			watch, err := grpc_health_v1.NewHealthClient(conns[i%2]).Watch(f.anonymous(), &grpc_health_v1.HealthCheckRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := watch.Recv(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := mustStream(f.health.Watch(f.anonymous(), &grpc_health_v1.HealthCheckRequest{})).Recv()
+		wantReason(t, err, codes.ResourceExhausted, "OVERLOADED")
+		f.start(f.owner(), "r1", "answer:done")
+		if got := f.events(f.anonymous(), "r1", following); len(got) == 0 {
+			t.Error("no stream beside them")
+		}
+	})
+}
+
 // TestNotServingAtFirst: health says NOT_SERVING until it is told otherwise.
 func TestNotServingAtFirst(t *testing.T) {
 	t.Parallel()

@@ -3,7 +3,6 @@ package runner
 import (
 	"context"
 	"errors"
-	"strconv"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 	"github.com/runnerd/runnerd/pkg/auditstore"
@@ -83,7 +82,7 @@ func (s *runService) closedAnswer(ctx context.Context, req *runnerdv1.SubmitAppr
 		return nil, err
 	}
 	if reason := closedReason(req, closed, run.GetState()); reason != nil {
-		return nil, reason.with("subject", approvalName(req.GetRunId(), req.GetApprovalId()))
+		return nil, reason
 	}
 	return &runnerdv1.SubmitApprovalResponse{Approval: closed}, nil
 }
@@ -110,8 +109,6 @@ func closedReason(req *runnerdv1.SubmitApprovalRequest, closed *runnerdv1.Approv
 		return errorf(runnerdv1.ErrorReason_ERROR_REASON_ALREADY_RESOLVED, "the approval was closed by another verdict")
 	}
 }
-
-func approvalName(run string, id uint64) string { return run + "/" + strconv.FormatUint(id, 10) }
 
 // openApproval returns an open approval of a row, nil if it is not open.
 func openApproval(run *runnerdv1.Run, id uint64) *runnerdv1.Approval {

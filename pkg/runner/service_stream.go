@@ -27,7 +27,11 @@ func (s *runService) StreamEvents(req *runnerdv1.StreamEventsRequest, stream grp
 	if err != nil {
 		return err
 	}
-	out := &eventSender{ctx: ctx, stream: stream, raw: raw, began: time.Now(), resume: req.GetAfterCursor()}
+	out := &eventSender{
+		ctx: ctx, stream: stream, raw: raw, resume: req.GetAfterCursor(),
+		began: time.Now(), patience: time.NewTimer(sendPatience),
+	}
+	defer out.patience.Stop()
 	err = s.runner.Watch(ctx, WatchOptions{
 		Run:           req.GetRunId(),
 		AfterSequence: req.AfterSequence,
@@ -106,10 +110,11 @@ type eventSender struct {
 	stream grpc.ServerStream
 	raw    bool // text in signals may be seen
 
-	began   time.Time
-	sending atomic.Int64 // when the message began that is being sent, since began
-	sent    atomic.Int64 // messages of the batch that are handed to the transport
-	resume  string       // cursor up to which everything was sent
+	began    time.Time
+	patience *time.Timer  // used again for every batch
+	sending  atomic.Int64 // when the message began that is being sent, since began
+	sent     atomic.Int64 // messages of the batch that are handed to the transport
+	resume   string       // cursor up to which everything was sent
 }
 
 // send sends a batch, in order, and returns when all of it is handed to the transport.
@@ -131,20 +136,19 @@ func (s *eventSender) send(items []WatchItem) error {
 
 // wait returns when a batch is sent, or why it is given up.
 func (s *eventSender) wait(done <-chan error) error {
-	timer := time.NewTimer(sendPatience)
-	defer timer.Stop()
+	s.patience.Reset(sendPatience)
 	for {
 		select {
 		case err := <-done:
 			return err
 		case <-s.ctx.Done():
 			return context.Cause(s.ctx)
-		case <-timer.C:
+		case <-s.patience.C:
 			blocked := time.Since(s.began) - time.Duration(s.sending.Load())
 			if blocked >= sendPatience {
 				return errorf(runnerdv1.ErrorReason_ERROR_REASON_SLOW_READER, "the reader took nothing for %s", sendPatience)
 			}
-			timer.Reset(sendPatience - blocked)
+			s.patience.Reset(sendPatience - blocked)
 		}
 	}
 }
