@@ -303,7 +303,8 @@ func TestSlots(t *testing.T) {
 		if first := <-gate.reached; first != "d" {
 			t.Fatalf("%s began first", first)
 		}
-		if n := len(d.engines); n != 1 {
+		synctest.Wait()
+		if n := d.drivers(); n != 1 {
 			t.Errorf("%d drivers for one slot", n)
 		}
 		if _, err := d.Deliver(t.Context(), "b", runstate.Cancel{Mode: runnerdv1.CancelMode_CANCEL_MODE_STOP}); err != nil {
@@ -326,8 +327,9 @@ func TestSlots(t *testing.T) {
 		if fmt.Sprint(order) != "[d c a]" {
 			t.Errorf("order %v", order)
 		}
-		if d.slots.free != 1 {
-			t.Errorf("%d slots are free in the end, want 1", d.slots.free)
+		synctest.Wait()
+		if free := d.freeSlots(); free != 1 {
+			t.Errorf("%d slots are free in the end, want 1", free)
 		}
 		d.verify(t)
 	})

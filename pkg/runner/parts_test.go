@@ -304,3 +304,68 @@ func (c *countingLog) Append(ctx context.Context, claim *auditstore.Claim, a aud
 	}
 	return c.Log.Append(ctx, claim, a)
 }
+
+// TestBigCatalogue pins more than goes with an append and finds them again after a restart.
+func TestBigCatalogue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := newHold()
+		w := &world{list: func(context.Context, string) (*runnerdv1.ToolHostServiceListToolsResponse, error) {
+			out := new(runnerdv1.ToolHostServiceListToolsResponse)
+			for i := range 20 {
+				out.Tools = append(out.Tools, &runnerdv1.ToolDefinition{
+					Name: fmt.Sprint("tool", i), Description: strings.Repeat("d", 10<<10),
+				})
+			}
+			return out, nil
+		}}
+		w.decide = func(ctx context.Context, req *runnerdv1.DecideRequest) (*runnerdv1.Decision, error) {
+			if req.GetIteration() == 1 {
+				return calls("tool7"), gate.wait(ctx, "")
+			}
+			return answers("done"), nil
+		}
+		disk := memory(nil)
+		d := boot(t, disk, w)
+		d.begin(t, "run")
+		<-gate.reached
+		d.crash(t)
+		d = boot(t, disk, w)
+		close(gate.open)
+		if got := d.rest(t, "run"); got.GetFinalAnswer().GetContent() != "done" {
+			t.Errorf("got %v", got)
+		}
+		if n := len(w.decides[len(w.decides)-1].GetTools()); n != 20 {
+			t.Errorf("%d tools are offered after the restart", n)
+		}
+		d.verify(t)
+	})
+}
+
+// TestBiggestTurn ends a run with all that one turn can hold, in a script in which redaction cuts nothing short.
+func TestBiggestTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := newHold()
+		secret := " token=abcdefghijklmnop"
+		text := strings.Repeat("語", (64<<10-100)/3) + secret
+		w := &world{decide: func(ctx context.Context, req *runnerdv1.DecideRequest) (*runnerdv1.Decision, error) {
+			d := answers(text)
+			d.Reasoning = text
+			d.GetAnswer().MetadataJson = `{"m":"` + strings.Repeat("m", 16<<10-100) + `"}`
+			return d, gate.wait(ctx, "")
+		}}
+		d := boot(t, memory(nil), w)
+		if _, _, err := d.Start(t.Context(), "alice", &runnerdv1.StartRunRequest{
+			RunId: "run", Agent: "agent", Task: text, ContextJson: `{"c":"` + strings.Repeat("c", 60<<10) + `"}`,
+			MetadataJson: `{"m":"` + strings.Repeat("m", 16<<10-100) + `"}`,
+		}); err != nil {
+			t.Fatal(err)
+		}
+		<-gate.reached
+		close(gate.open)
+		got := d.rest(t, "run")
+		if got.GetFinalAnswer().GetContent() != text || got.GetState() != runnerdv1.RunState_RUN_STATE_DONE {
+			t.Errorf("got %v", got.GetState())
+		}
+		d.verify(t)
+	})
+}

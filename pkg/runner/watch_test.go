@@ -198,6 +198,7 @@ func TestWatchGoesThroughPauses(t *testing.T) {
 			done <- got
 		}()
 		time.Sleep(16 * time.Second)
+		synctest.Wait()
 		if progress.GetHeadSequence() != paused.GetHeadSequence() {
 			t.Errorf("after 15 idle seconds: %v, want the head %d", progress, paused.GetHeadSequence())
 		}
@@ -212,15 +213,15 @@ func TestWatchGoesThroughPauses(t *testing.T) {
 
 func TestWatchSignals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		gate := newHold()
-		w := &world{rounds: 1, call: func(ctx context.Context, _ *runnerdv1.CallToolRequest) (*runnerdv1.ToolResult, error) {
-			return &runnerdv1.ToolResult{}, gate.wait(ctx, "")
+		gate, call, last := newHold(), newHold(), newHold()
+		w := &world{call: func(ctx context.Context, _ *runnerdv1.CallToolRequest) (*runnerdv1.ToolResult, error) {
+			return &runnerdv1.ToolResult{}, call.wait(ctx, "")
 		}}
 		w.decide = func(ctx context.Context, req *runnerdv1.DecideRequest) (*runnerdv1.Decision, error) {
 			if req.GetIteration() == 1 {
 				return calls("read"), gate.wait(ctx, "")
 			}
-			return answers("done"), nil
+			return answers("done"), last.wait(ctx, "")
 		}
 		d := boot(t, memory(nil), w)
 		d.begin(t, "run")
@@ -242,7 +243,10 @@ func TestWatchSignals(t *testing.T) {
 		if beat := kinds["heartbeat"]; beat.GetHeartbeat().GetEffect() != "decide" || beat.GetIteration() != 1 || beat.GetAfterSequence() != 3 {
 			t.Errorf("heartbeat %v", beat)
 		}
-		close(gate.open)
+		for _, h := range []*hold{gate, call, last} { // each has been told before the next thing happens
+			close(h.open)
+			synctest.Wait()
+		}
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}

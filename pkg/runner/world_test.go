@@ -292,6 +292,18 @@ func (d *daemon) keysWith(t *testing.T, prefix string) []string {
 	return out
 }
 
+func (d *daemon) drivers() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.engines)
+}
+
+func (d *daemon) freeSlots() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.slots.free
+}
+
 // verify checks everything that can be checked about a log: chain, invariants, replay.
 func (d *daemon) verify(t *testing.T) {
 	t.Helper()
