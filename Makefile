@@ -94,8 +94,9 @@ conformance: ## run the tests and say which features of docs/conformance.md they
 ##### Longer runs
 
 .PHONY: bench fuzz kills
-bench: ## run the benchmarks (BENCH=regexp)
-	go test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
+bench: ## measure runnerd against its floors and targets (BENCH=regexp over the names)
+	@go build -trimpath -o .bin/runnerd ./cmd/runnerd
+	@go run ./test/bench -runnerd .bin/runnerd -run '$(BENCH)'
 
 fuzz: ## run every fuzz test for FUZZTIME (30s)
 	@go test -list '^Fuzz' ./... | awk '/^Fuzz/ { names[++n] = $$1 } \
