@@ -82,7 +82,7 @@ func newWorld() (*world, error) {
 			"wide": agent(func(a *configv1.Agent) {
 				a.BudgetMax = &runnerdv1.Budget{
 					MaxIterations: proto.Uint32(1000), MaxToolCalls: proto.Uint32(1000), MaxCostCents: proto.Float64(1e9),
-					MaxConsecutiveFailures: proto.Uint32(1000),
+					MaxConsecutiveFailures: proto.Uint32(0),
 				}
 			}),
 			"timed": agent(func(a *configv1.Agent) {
@@ -95,7 +95,9 @@ func newWorld() (*world, error) {
 			"tells":     agent(func(a *configv1.Agent) { a.InDoubt = "fail" }),
 			"asks":      agent(func(a *configv1.Agent) { a.InDoubt = "ask" }),
 			"repeats":   agent(func(a *configv1.Agent) { a.InDoubt = "retry" }),
-			"brief":     agent(func(a *configv1.Agent) { a.DecideTimeout, a.ToolTimeout, a.DecidePatience = second, second, durationpb.New(0) }),
+			"brief": agent(func(a *configv1.Agent) {
+				a.DecideTimeout, a.ToolTimeout, a.DecidePatience = second, second, durationpb.New(0)
+			}),
 			"lost": agent(func(a *configv1.Agent) {
 				a.DecideService, a.DecidePatience = "nowhere", durationpb.New(0)
 			}),
