@@ -134,7 +134,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if d.dir, err = os.MkdirTemp("", "runnerd-demo-"); err != nil {
 		return err
 	}
-	defer os.RemoveAll(d.dir)
+	defer func() { _ = os.RemoveAll(d.dir) }() // a folder of its own that stays does no harm
 	scratch := filepath.Join(d.dir, "scratch")
 	if err := os.Mkdir(scratch, 0o700); err != nil {
 		return err

@@ -19,7 +19,7 @@ import (
 // file is a disk that can be closed and opened again.
 func file(tb testing.TB, dir string) (disk, *auditstore.Store) {
 	tb.Helper()
-	store, err := auditstore.Open(dir, &auditstore.Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	store, err := auditstore.Open(dir, &auditstore.Options{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func BenchmarkIterations(b *testing.B) {
 			r, err := New(Config{
 				Log: d.log, Blobs: d.blobs, LogID: "log", Key: Key{ID: "k", Secret: []byte("secret")},
 				Agents: map[string]*Agent{agent.Name: agent}, Decider: w, Tools: w,
-				Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+				Logger: slog.New(slog.DiscardHandler),
 			})
 			if err != nil {
 				b.Fatal(err)

@@ -79,7 +79,7 @@ func (r *Runner) pin(ctx context.Context, spec *runnerdv1.RunSpec) runstate.Pinn
 	c.mu.Unlock()
 	if mine {
 		// Not with ctx: others wait for it too.
-		l.pinned, l.at = r.ask(r.ctx, r.hostsOf(agent, spec)), r.now()
+		l.pinned, l.at = r.ask(r.ctx, r.hostsOf(agent, spec)), r.now() //nolint:contextcheck // see above
 		close(l.done)
 	}
 	select {

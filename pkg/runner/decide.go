@@ -120,12 +120,12 @@ func (r *Runner) complete(ctx context.Context, req *runnerdv1.DecideRequest, fet
 			if n == 0 && history[i].GetObservation().GetTextTruncated() {
 				continue // the whole of what is shown as a preview: it was cut because it is too long
 			}
-			if int64(ref.GetSize()) > int64(room) { //nolint:gosec // far below
+			if int64(ref.GetSize()) > int64(room) {
 				continue
 			}
 			if room == maxRiding { // the first: only now is the size of the request needed
 				room = min(room, maxRequest-proto.Size(req)-len(req.GetRunId())-maxTokenRoom)
-				if int64(ref.GetSize()) > int64(room) { //nolint:gosec // as above
+				if int64(ref.GetSize()) > int64(room) {
 					continue
 				}
 			}

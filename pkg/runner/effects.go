@@ -48,16 +48,14 @@ func (e *engine) start(effect runstate.Effect) {
 	e.effects[key] = cancel
 	w.flight.since = e.r.now()
 	token := e.r.tokens.begin(e.run, key, w.flight)
-	e.r.effects.Add(1)
-	go func() {
-		defer e.r.effects.Done()
+	e.r.effects.Go(func() {
 		defer cancel(nil)
 		fact := e.r.perform(ctx, w, token)
 		e.r.tokens.end(e.run, key)
 		if e.r.ctx.Err() == nil {
 			e.mail.put(item{fact: fact, effect: key})
 		}
-	}()
+	})
 }
 
 // perform does an effect within its deadline. A panic is an error of that effect only.
@@ -96,7 +94,7 @@ func (e *engine) listTools() work {
 
 // callTool makes one attempt of a call.
 func (e *engine) callTool(f runstate.CallTool) work {
-	run, r, most := e.static(), e.r, int(e.spec.GetMaxResultBytes()) //nolint:gosec // a configured size
+	run, r, most := e.static(), e.r, int(e.spec.GetMaxResultBytes())
 	req := &runnerdv1.CallToolRequest{
 		RunId: e.run, CallId: f.CallID, Attempt: f.Attempt, IdempotencyKey: f.IdempotencyKey, Name: f.Tool,
 		ArgumentsJson: f.Arguments.Text, Deadline: timestamp(f.Deadline), Agent: run.GetAgent(), Identity: run.GetIdentity(),
@@ -159,9 +157,15 @@ const (
 	lastLook  = 10 * time.Second
 )
 
+// maxLooksAway is how often a host that is not there, as after a restart of everything, is asked in a row.
+const maxLooksAway = 3
+
+// notThere reports whether a host could not be reached at all.
+func notThere(err error) bool { return notSent(err) || status.Code(err) == codes.Unavailable }
+
 // getCall asks a host what became of a call, again and again while it is being executed.
 func (e *engine) getCall(f runstate.GetCall) work {
-	r, most := e.r, int(e.spec.GetMaxResultBytes()) //nolint:gosec // a configured size
+	r, most := e.r, int(e.spec.GetMaxResultBytes())
 	req := &runnerdv1.GetCallRequest{
 		IdempotencyKey: f.IdempotencyKey, Attempt: f.Attempt, RunId: e.run, CallId: f.CallID, Name: f.Tool,
 	}
@@ -170,11 +174,18 @@ func (e *engine) getCall(f runstate.GetCall) work {
 		deadline: f.Deadline,
 		flight:   flight{name: f.CallID, iteration: e.st.Iteration(), attempt: f.Attempt},
 		do: func(ctx context.Context, _ string) (runstate.Fact, error) {
+			failures := 0
 			for look := firstLook; ; look = min(2*look, lastLook) {
 				resp, err := r.cfg.Tools.GetCall(ctx, f.Host, req, most)
+				if failures++; err != nil && notThere(err) && failures < maxLooksAway {
+					if pause(ctx, look) == nil {
+						continue
+					}
+				}
 				if err != nil {
 					return nil, err
 				}
+				failures = 0
 				switch state := resp.GetState().(type) {
 				case *runnerdv1.GetCallResponse_Finished:
 					return e.finished(ctx, finished, state.Finished, most)
@@ -251,7 +262,9 @@ func untilSpace(ctx context.Context, do func() error) error {
 // notSentError says that a request was not even made.
 type notSentError struct{ error }
 
-func (notSentError) NotSent() bool   { return true }
+// NotSent implements what notSent asks for.
+func (notSentError) NotSent() bool { return true }
+
 func (e notSentError) Unwrap() error { return e.error }
 
 // refusing are the statuses by which a host or a decide service says that it did not do what it was asked, and will
@@ -282,7 +295,7 @@ func outcomeOf(err error) (runstate.Result, bool) {
 
 // codeName is a status code as it stands in events, for example INVALID_ARGUMENT.
 func codeName(c codes.Code) string {
-	if name, ok := code.Code_name[int32(c)]; ok { //nolint:gosec // a handful of small numbers
+	if name, ok := code.Code_name[int32(c)]; ok {
 		return name
 	}
 	return code.Code_UNKNOWN.String()

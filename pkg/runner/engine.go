@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -86,7 +87,7 @@ func (r *Runner) put(run string, it item) bool {
 	e.mail.put(it)
 	r.engines[run] = e
 	r.work.Add(1)
-	go e.main()
+	go e.main() //nolint:contextcheck // a run outlives the call that woke it
 	return true
 }
 
@@ -105,6 +106,7 @@ func (r *Runner) leave(e *engine) bool {
 		return false
 	}
 	delete(r.engines, e.run)
+	delete(r.stopped, e.run)
 	return true
 }
 
@@ -237,7 +239,7 @@ func (e *engine) drive(ctx context.Context, facts batch) error {
 		}
 		retry = backoff{}
 		e.answer(turn.Replies)
-		e.reconcile(turn.Effects)
+		e.reconcile(turn.Effects) //nolint:contextcheck // effects end with the runner, not with a turn
 		if e.rests(turn) && e.r.leave(e) {
 			return nil // closed, or waiting for people or a slot: no goroutine kept
 		}
@@ -343,12 +345,8 @@ func (e *engine) take() batch {
 
 // reconcile brings the effects in progress to exactly those that are wanted.
 func (e *engine) reconcile(want []runstate.Effect) {
-	wanted := make(map[string]bool, len(want))
-	for _, effect := range want {
-		wanted[effect.Key()] = true
-	}
 	for key, cancel := range e.effects {
-		if !wanted[key] {
+		if !slices.ContainsFunc(want, func(w runstate.Effect) bool { return w.Key() == key }) {
 			cancel(errNotWanted)
 		}
 	}

@@ -265,8 +265,8 @@ func (r *Runner) heartbeats(ctx context.Context) {
 
 // ignoreEnd returns err unless it only says that ctx has ended or the store was closed behind it.
 func ignoreEnd(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil
 }

@@ -28,7 +28,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	if !begun {
 		return errors.New("runner: Run is called once")
 	}
-	defer r.Drain(canceled()) // whatever happens: nothing stays behind
+	defer r.stop() // whatever happens: nothing stays behind
 	began := r.now()
 	queued, running, err := r.findOpen(ctx)
 	if err != nil {
@@ -69,7 +69,9 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.DrainTimeout)
 	defer cancel()
-	r.Drain(drain)
+	if err := r.Drain(drain); err != nil {
+		r.log.Info("calls in progress are abandoned and recovered at the next start")
+	}
 	return nil
 }
 
@@ -92,7 +94,7 @@ func (r *Runner) findOpen(ctx context.Context) (queued, running []string, err er
 		known, err := decodeRow(raw)
 		if err != nil {
 			r.log.Error("an open run cannot be read and is left alone", "run", raw.Run, "error", err)
-			return nil //nolint:nilerr // one damaged row must not keep the others from going on
+			return nil
 		}
 		if known.GetRun().GetState() == runnerdv1.RunState_RUN_STATE_QUEUED {
 			line = append(line, waiting{raw.Run, known.GetRun().GetCreatedAt().AsTime()})
@@ -194,12 +196,18 @@ func (r *Runner) Drain(ctx context.Context) error {
 			err = ctx.Err()
 		}
 	}
+	r.stop()
+	return err
+}
+
+// stop abandons whatever is in progress and waits for its goroutines.
+func (r *Runner) stop() {
+	r.drained.Do(func() { close(r.draining) })
 	r.mu.Lock()
 	r.abandon(errStopped) // no engine begins after this, see put
 	r.mu.Unlock()
 	r.work.Wait()
 	r.effects.Wait()
-	return err
 }
 
 func (r *Runner) anyActive() *engine {
@@ -209,11 +217,4 @@ func (r *Runner) anyActive() *engine {
 		return e
 	}
 	return nil
-}
-
-// canceled returns a context that has ended.
-func canceled() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
 }

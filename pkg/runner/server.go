@@ -238,14 +238,6 @@ func shorten(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, deadline.Add(-time.Until(deadline)/stopShare))
 }
 
-// refuseWhenDraining is the answer to what begins something new while the daemon stops.
-func (s *Server) refuseWhenDraining() error {
-	if s.draining.Err() != nil {
-		return errDraining()
-	}
-	return nil
-}
-
 // checkRunToken returns the run of a token that is valid now.
 func (s *Server) checkRunToken(token string) (run string, ok bool) {
 	return s.cfg.Runner.CheckRunToken(token)

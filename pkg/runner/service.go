@@ -72,9 +72,6 @@ func (s *runService) withTask(ctx context.Context, run *runnerdv1.Run) error {
 
 // StartRun implements RunService.
 func (s *runService) StartRun(ctx context.Context, req *runnerdv1.StartRunRequest) (*runnerdv1.StartRunResponse, error) {
-	if err := s.server.refuseWhenDraining(); err != nil {
-		return nil, err
-	}
 	if err := validateStart(req); err != nil {
 		return nil, err
 	}

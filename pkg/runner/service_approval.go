@@ -25,15 +25,9 @@ func (s *runService) SubmitApproval(ctx context.Context, req *runnerdv1.SubmitAp
 		Digest:     req.GetApprovalDigest(),
 		Reason:     req.GetReason(),
 	}
-	if vote.Verdict == runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_SETTLE {
-		// What is big is stored before the verdict is brought, and only for an approval that it can settle.
-		asked := openApproval(row.GetRun(), req.GetApprovalId())
-		if asked == nil {
-			return s.closedAnswer(ctx, req)
-		}
-		if asked.GetKind() != runnerdv1.ApprovalKind_APPROVAL_KIND_IN_DOUBT {
-			return nil, settleNotPossible()
-		}
+	if asked := openApproval(row.GetRun(), req.GetApprovalId()); req.GetResult() != nil &&
+		asked.GetKind() == runnerdv1.ApprovalKind_APPROVAL_KIND_IN_DOUBT {
+		// What is big is stored before the verdict is brought, and only for what it can settle.
 		if vote.Result, err = s.runner.Settled(ctx, req.GetRunId(), req.GetApprovalId(), req.GetResult()); err != nil {
 			return nil, err
 		}
@@ -62,10 +56,6 @@ func validateVerdict(req *runnerdv1.SubmitApprovalRequest) error {
 		return invalidField("result", "belongs to SETTLE only")
 	}
 	return invalidRequest(checkJSON(nil, "result.structured_json", req.GetResult().GetStructuredJson(), false))
-}
-
-func settleNotPossible() error {
-	return errorf(runnerdv1.ErrorReason_ERROR_REASON_VERDICT_NOT_POSSIBLE, "only a call in doubt can be settled")
 }
 
 // closedAnswer answers a verdict on an approval that is not open: the same verdict on the same digest is answered the

@@ -193,7 +193,7 @@ func (e *engine) firstEvent(ctx context.Context, s *start) (*runnerdv1.RunStarte
 		}
 		out.Observations = append(out.Observations, o)
 	}
-	out.ReplayedObservations = uint32(len(out.GetObservations())) //nolint:gosec // at most 256
+	out.ReplayedObservations = uint32(len(out.GetObservations()))
 	return out, nil
 }
 

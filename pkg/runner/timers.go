@@ -70,11 +70,7 @@ func (r *Runner) tick(ctx context.Context) error {
 			continue // nothing is due; the loop only had to know
 		}
 		var err error
-		next, err = r.wakeDue(ctx, ticked)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
+		if next, err = r.wakeDue(ctx, ticked); err != nil && ctx.Err() == nil {
 			r.log.Warn("the deadlines cannot be read and are tried again", "error", err)
 			next = r.now().Add(time.Second)
 			if errors.Is(err, auditstore.ErrClosed) {

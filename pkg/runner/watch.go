@@ -55,7 +55,7 @@ type watch struct {
 
 // Watch sends the events of a scope in order, without gap or duplicate, until there are no more, and with Follow those
 // that come. On a run it then goes through pauses and ends after an event that closed the run and is the last when it
-// is sent. send is called from one goroutine with at most 1000 items, which it must not keep; nothing of the log is
+// is sent. send is called from one goroutine with a page of the log, which it must not keep; nothing of the log is
 // held meanwhile. After 15 s without an item it gets a stream_progress signal, whatever Types are.
 //
 // Errors have the reasons RUN_NOT_FOUND, BAD_CURSOR, PAST_HEAD (with the head), DRAINING and those of the store, or are

@@ -143,7 +143,7 @@ func TestWatchRefuses(t *testing.T) {
 			head string
 		}{
 			{"no such run", WatchOptions{Run: "x"}, runnerdv1.ErrorReason_ERROR_REASON_RUN_NOT_FOUND, ""},
-			{"past the head", WatchOptions{Run: "run", AfterSequence: ptr(n + 1)}, runnerdv1.ErrorReason_ERROR_REASON_PAST_HEAD, fmt.Sprint(n)},
+			{"past the head", WatchOptions{Run: "run", AfterSequence: new(n + 1)}, runnerdv1.ErrorReason_ERROR_REASON_PAST_HEAD, fmt.Sprint(n)},
 			{"another log", WatchOptions{AfterCursor: "other.1.1"}, runnerdv1.ErrorReason_ERROR_REASON_BAD_CURSOR, ""},
 			{"no cursor", WatchOptions{AfterCursor: "log.1"}, runnerdv1.ErrorReason_ERROR_REASON_BAD_CURSOR, ""},
 			{"not canonical", WatchOptions{AfterCursor: "log.01.1"}, runnerdv1.ErrorReason_ERROR_REASON_BAD_CURSOR, ""},

@@ -107,7 +107,8 @@ func answers(text string) *runnerdv1.Decision {
 	return &runnerdv1.Decision{Next: &runnerdv1.Decision_Answer{Answer: &runnerdv1.Answer{Content: text}}}
 }
 
-func ptr[T any](v T) *T { return &v }
+//go:fix inline
+func ptr[T any](v T) *T { return new(v) }
 
 // disk is what stays when a process ends.
 type disk struct {
@@ -136,7 +137,7 @@ func testAgent() *Agent {
 		Spec: &runnerdv1.RunSpec{
 			DecideService: "brain",
 			Budget: &runnerdv1.Budget{
-				MaxIterations: ptr[uint32](200), MaxToolCalls: ptr[uint32](1000), MaxConsecutiveFailures: ptr[uint32](5),
+				MaxIterations: new(uint32(200)), MaxToolCalls: new(uint32(1000)), MaxConsecutiveFailures: new(uint32(5)),
 			},
 			Approval:    &runnerdv1.ApprovalSettings{Mode: runnerdv1.ApprovalMode_APPROVAL_MODE_WAIT, Timeout: durationpb.New(time.Hour)},
 			ApprovalFor: []string{"ask"}, DecideTimeout: durationpb.New(4 * time.Minute),

@@ -27,7 +27,7 @@ func Apply(st *State, ev *runnerdv1.Event) error {
 		return fmt.Errorf("%w: %s at %s/%d: %w", ErrIllegalEvent, ev.GetType(), ev.GetRunId(), ev.GetSequence(), err)
 	}
 	st.mem.apply(ev)
-	st.ctl.HistoryEntries = uint32(len(st.mem.entries)) //nolint:gosec // bounded by the number of events
+	st.ctl.HistoryEntries = uint32(len(st.mem.entries))
 	return nil
 }
 

@@ -66,12 +66,12 @@ func (st *State) approvalDigest(c *call, kind runnerdv1.ApprovalKind, expires ti
 	for _, s := range []string{st.ctl.RunID, c.ID, c.Host, c.Tool, c.SchemaDigest, st.ctl.SpecDigest, c.ArgumentsHash, c.Rule} {
 		field([]byte(s))
 	}
-	number(uint64(kind)) //nolint:gosec // an enum
+	number(uint64(kind))
 	number(uint64(attempt))
 	if expires.IsZero() {
 		number(0)
 	} else {
-		number(uint64(expires.UnixNano())) //nolint:gosec // a time of this century
+		number(uint64(expires.UnixNano()))
 	}
 	sum := sha256.Sum256(b)
 	return st.env.Key.Digest(domainApproval, sum[:])

@@ -167,7 +167,7 @@ func (t *advance) start() bool {
 			continue
 		}
 		ready := c.Status == callApproved || c.Status == callRequested
-		together := c.Tier == 0 && parallel > 0 && uint32(parallel) < t.st.env.Spec.GetMaxParallelTools() //nolint:gosec // at most 128
+		together := c.Tier == 0 && parallel > 0 && uint32(parallel) < t.st.env.Spec.GetMaxParallelTools()
 		if ready && (!open || together) {
 			t.startCall(c)
 		}

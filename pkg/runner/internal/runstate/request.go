@@ -47,7 +47,7 @@ func (st *State) DecideRequest() (*runnerdv1.DecideRequest, []Fetch) {
 	whole(started.GetContextRef(), func(b []byte) { req.ContextJson = string(b) })
 	size := proto.Size(req)
 	for _, f := range fetch {
-		size += int(f.Ref.GetSize()) //nolint:gosec // bounded by the size of a request
+		size += int(f.Ref.GetSize())
 	}
 	req.History = make([]*runnerdv1.HistoryEntry, len(st.mem.entries))
 	room := maxRequest - size
@@ -68,7 +68,7 @@ func fit(i int, e *runnerdv1.HistoryEntry, room *int) (*runnerdv1.HistoryEntry, 
 			size = proto.Size(e) + 8
 		}
 		*room -= size
-		if o.GetTextRef() == nil || int(o.GetTextRef().GetSize()) > *room { //nolint:gosec // bounded by the size of a part
+		if o.GetTextRef() == nil || int(o.GetTextRef().GetSize()) > *room {
 			return e, nil
 		}
 	}
@@ -77,12 +77,12 @@ func fit(i int, e *runnerdv1.HistoryEntry, room *int) (*runnerdv1.HistoryEntry, 
 		*room -= size
 	}
 	var fetch []Fetch
-	var shared = e
+	shared := e
 	for _, p := range parts {
-		if int(p.ref.GetSize()) > *room { //nolint:gosec // bounded by the size of a part
+		if int(p.ref.GetSize()) > *room {
 			continue
 		}
-		*room -= int(p.ref.GetSize()) //nolint:gosec // as above
+		*room -= int(p.ref.GetSize())
 		if e == shared {
 			e = proto.CloneOf(e) // the state's own entry keeps its reference
 		}
@@ -130,7 +130,7 @@ func shorten(i int, e *runnerdv1.HistoryEntry) *runnerdv1.HistoryEntry {
 	}
 	whole := func(part, mime string, size int) *runnerdv1.ArtifactRef {
 		return &runnerdv1.ArtifactRef{
-			ArtifactId: id + "." + part, MimeType: mime, Size: uint64(size), //nolint:gosec // a length
+			ArtifactId: id + "." + part, MimeType: mime, Size: uint64(size),
 		}
 	}
 	if len(o.GetText()) > shortResult {

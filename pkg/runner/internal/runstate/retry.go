@@ -26,7 +26,7 @@ func backoff(key string, n uint32) time.Duration {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(key))
 	_, _ = h.Write([]byte{byte(n)})
-	jitter := time.Duration(h.Sum64() % uint64(wait/4+1)) //nolint:gosec // positive and far below the bound
+	jitter := time.Duration(h.Sum64() % uint64(wait/4+1))
 	return min(wait+jitter, maxBackoff)
 }
 

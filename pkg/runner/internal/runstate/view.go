@@ -60,7 +60,7 @@ func (st *State) Checkpoint() *runnerdv1.Checkpoint {
 	return &runnerdv1.Checkpoint{
 		RunId: c.RunID, Label: fmt.Sprintf("step-%d", c.Iteration), Iteration: c.Iteration, Sequence: c.Sequence,
 		CreatedAt: timestamppb.New(c.Time), ToolCalls: c.ToolCalls, Usage: c.Usage.totals(),
-		HistoryEntries: uint32(st.historyLen()), //nolint:gosec // bounded by the number of events
+		HistoryEntries: uint32(st.historyLen()),
 		StopReason:     c.Stop, FinalAnswer: st.mem.answer,
 	}
 }
