@@ -144,6 +144,40 @@ func TestPanics(t *testing.T) {
 	})
 }
 
+// TestGetCallAfterARestart looks a call up at a host that comes back later than the daemon.
+func TestGetCallAfterARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := newHold()
+		looks := 0
+		w := &world{decide: func(_ context.Context, req *runnerdv1.DecideRequest) (*runnerdv1.Decision, error) {
+			if req.GetIteration() == 1 {
+				return calls("charge"), nil
+			}
+			return answers("done"), nil
+		}, call: func(ctx context.Context, _ *runnerdv1.CallToolRequest) (*runnerdv1.ToolResult, error) {
+			return nil, gate.wait(ctx, "")
+		}, get: func(context.Context, *runnerdv1.GetCallRequest) (*runnerdv1.GetCallResponse, error) {
+			if looks++; looks <= 2 {
+				return nil, strange{notSent: true}
+			}
+			return &runnerdv1.GetCallResponse{State: &runnerdv1.GetCallResponse_Finished{
+				Finished: &runnerdv1.ToolResult{Text: "charged"},
+			}}, nil
+		}}
+		disk := memory(nil)
+		d := boot(t, disk, w)
+		d.begin(t, "run")
+		<-gate.reached
+		d.crash(t)
+		d = boot(t, disk, w)
+		d.rest(t, "run")
+		if got := d.await(t, "run", "tool_call_completed").GetToolCallCompleted(); !got.GetReconciled() || got.GetText() != "charged" {
+			t.Errorf("got %v", got)
+		}
+		d.verify(t)
+	})
+}
+
 // TestGetCall looks up what became of a call whose stream broke.
 func TestGetCall(t *testing.T) {
 	running := &runnerdv1.GetCallResponse{State: &runnerdv1.GetCallResponse_Running{Running: new(runnerdv1.CallRunning)}}
@@ -162,6 +196,7 @@ func TestGetCall(t *testing.T) {
 		}}, nil, "tool_call_retried", 2},
 		{"does not know", &runnerdv1.GetCallResponse{}, nil, "tool_call_failed", 1},
 		{"fails", nil, status.Error(codes.Internal, "no"), "tool_call_failed", 1},
+		{"is never there", nil, status.Error(codes.Unavailable, "no"), "tool_call_failed", 1},
 		{"runs for ever", running, nil, "tool_call_failed", 1},
 	} {
 		synctest.Test(t, func(t *testing.T) {

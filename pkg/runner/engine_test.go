@@ -458,3 +458,59 @@ func TestFenced(t *testing.T) {
 		}
 	})
 }
+
+// damagedLog gives other bytes than were written for one run.
+type damagedLog struct {
+	auditstore.Log
+	run string
+}
+
+func (l *damagedLog) Read(ctx context.Context, s auditstore.Scope, after auditstore.Cursor, limit int) ([]auditstore.Record, auditstore.Cursor, error) {
+	page, next, err := l.Log.Read(ctx, s, after, limit)
+	for i := range page {
+		if page[i].Run == l.run && page[i].Private != nil {
+			page[i].Private = append([]byte("x"), page[i].Private...)
+		}
+	}
+	return page, next, err
+}
+
+// TestDamagedRun stops that run, and nothing else.
+func TestDamagedRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{decide: func(_ context.Context, req *runnerdv1.DecideRequest) (*runnerdv1.Decision, error) {
+			if req.GetIteration() == 1 {
+				return calls("ask"), nil
+			}
+			return answers("done"), nil
+		}}
+		good := memory(nil)
+		d := boot(t, good, w)
+		asks := make(map[string]*runnerdv1.Approval)
+		for _, run := range []string{"good", "bad"} {
+			d.begin(t, run)
+			asks[run] = d.rest(t, run).GetApprovals()[0]
+		}
+		d.crash(t)
+
+		d = boot(t, disk{&damagedLog{good.log, "bad"}, good.blobs}, w)
+		if _, err := d.Deliver(t.Context(), "bad", vote(asks["bad"], approve)); toError(err).Reason != runnerdv1.ErrorReason_ERROR_REASON_CORRUPT {
+			t.Errorf("got %v", err)
+		}
+		time.Sleep(2 * time.Hour) // its deadline comes, and does nothing
+		if _, err := d.Deliver(t.Context(), "good", runstate.Cancel{Mode: runnerdv1.CancelMode_CANCEL_MODE_STOP}); err != nil {
+			t.Error(err)
+		}
+		if got := d.rest(t, "good"); got.GetState() != runnerdv1.RunState_RUN_STATE_DONE {
+			t.Errorf("got %v", got)
+		}
+		d.crash(t)
+
+		d = boot(t, good, w)
+		if got := d.rest(t, "bad"); got.GetState() == runnerdv1.RunState_RUN_STATE_WAITING_APPROVAL {
+			time.Sleep(time.Second) // the deadline that passed meanwhile
+		}
+		d.await(t, "bad", "run_completed")
+		d.verify(t)
+	})
+}

@@ -107,9 +107,6 @@ func answers(text string) *runnerdv1.Decision {
 	return &runnerdv1.Decision{Next: &runnerdv1.Decision_Answer{Answer: &runnerdv1.Answer{Content: text}}}
 }
 
-//go:fix inline
-func ptr[T any](v T) *T { return new(v) }
-
 // disk is what stays when a process ends.
 type disk struct {
 	log   auditstore.Log
@@ -124,6 +121,7 @@ func memory(faults auditstoretest.Faults) disk {
 // daemon is a runner in a process that can end.
 type daemon struct {
 	*Runner
+	t    *testing.T
 	disk disk
 	stop context.CancelFunc
 	done chan error
@@ -166,7 +164,7 @@ func boot(t *testing.T, d disk, w *world, options ...option) *daemon {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	p := &daemon{Runner: r, disk: d, stop: stop, done: make(chan error, 1)}
+	p := &daemon{Runner: r, t: t, disk: d, stop: stop, done: make(chan error, 1)}
 	go func() { p.done <- r.Run(ctx) }()
 	t.Cleanup(p.end)
 	select {
@@ -180,10 +178,13 @@ func boot(t *testing.T, d disk, w *world, options ...option) *daemon {
 // end stops the process gracefully.
 func (d *daemon) end() {
 	d.stop()
-	if d.done != nil {
-		<-d.done
-		d.done = nil
+	if d.done == nil {
+		return
 	}
+	if err := <-d.done; err != nil {
+		d.t.Error(err)
+	}
+	d.done = nil
 }
 
 // crash ends the process as kill -9 would, as far as the log is concerned: nothing more is recorded.
