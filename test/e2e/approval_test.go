@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	configv1 "github.com/runnerd/runnerd/gen/runnerd/config/v1"
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 	"github.com/runnerd/runnerd/test/e2e/harness"
 )
@@ -40,10 +41,26 @@ func (w *world) open(t *testing.T, run string, n int) []*runnerdv1.Approval {
 	return open
 }
 
+// settlement is what an approver finds to be true of a call in doubt.
+const settlement = "it was booked once"
+
+// submit answers an approval; to settle is to give the settlement.
+func (w *world) submit(t *testing.T, a *runnerdv1.Approval, verdict runnerdv1.ApprovalVerdict) (*runnerdv1.Approval, error) {
+	t.Helper()
+	req := &runnerdv1.SubmitApprovalRequest{
+		RunId: a.GetRunId(), ApprovalId: a.GetApprovalId(), ApprovalDigest: a.GetApprovalDigest(), Verdict: verdict,
+	}
+	if verdict == settle {
+		req.Result = &runnerdv1.SettledResult{Text: settlement}
+	}
+	answer, err := w.Runs.SubmitApproval(harness.Context(t), req)
+	return answer.GetApproval(), err
+}
+
 // vote answers an approval and expects that to be taken.
 func (w *world) vote(t *testing.T, a *runnerdv1.Approval, verdict runnerdv1.ApprovalVerdict) *runnerdv1.Approval {
 	t.Helper()
-	closed, err := w.Vote(harness.Context(t), a, verdict)
+	closed, err := w.submit(t, a, verdict)
 	if err != nil {
 		t.Fatalf("SubmitApproval: %v", err)
 	}
@@ -54,14 +71,14 @@ func (w *world) vote(t *testing.T, a *runnerdv1.Approval, verdict runnerdv1.Appr
 func (w *world) refused(t *testing.T, a *runnerdv1.Approval, verdict runnerdv1.ApprovalVerdict, reason string) {
 	t.Helper()
 	before := w.Run(t, a.GetRunId()).GetHeadSequence()
-	_, err := w.Vote(harness.Context(t), a, verdict)
+	_, err := w.submit(t, a, verdict)
 	harness.Code(t, err, codes.FailedPrecondition, reason)
 	if after := w.Run(t, a.GetRunId()).GetHeadSequence(); after != before {
 		t.Errorf("a refused verdict took the run from event %d to %d", before, after)
 	}
 }
 
-// other is the same approval under the digest of something else.
+// otherDigest is the same approval under the digest of something else.
 func otherDigest(a *runnerdv1.Approval) *runnerdv1.Approval {
 	a = proto.CloneOf(a)
 	digest := []byte(a.GetApprovalDigest())
@@ -321,7 +338,7 @@ func TestVote(t *testing.T) {
 		for _, run := range []string{busy, asked, waiting, ended} {
 			for _, id := range []uint64{1, 3, 1 << 40} { // run_started, iteration_started, none
 				for _, verdict := range []runnerdv1.ApprovalVerdict{approve, deny, settle} {
-					_, err := w.Vote(harness.Context(t), &runnerdv1.Approval{RunId: run, ApprovalId: id, ApprovalDigest: "k:0"}, verdict)
+					_, err := w.submit(t, &runnerdv1.Approval{RunId: run, ApprovalId: id, ApprovalDigest: "k:0"}, verdict)
 					harness.Code(t, err, codes.NotFound, "APPROVAL_NOT_FOUND")
 				}
 			}
@@ -340,7 +357,7 @@ func TestVote(t *testing.T) {
 			a := w.open(t, run, 1)[0]
 			w.refused(t, otherDigest(a), approve, "DIGEST_MISMATCH")
 			w.refused(t, otherDigest(a), deny, "DIGEST_MISMATCH")
-			_, err := w.Vote(harness.Context(t), a, settle)
+			_, err := w.submit(t, a, settle)
 			harness.Code(t, err, codes.InvalidArgument, "VERDICT_NOT_POSSIBLE")
 			w.open(t, run, 1)
 			_, err = w.Runs.ResumeRun(harness.Context(t), &runnerdv1.ResumeRunRequest{RunId: run})
@@ -354,7 +371,6 @@ func TestVote(t *testing.T) {
 			})
 			harness.Code(t, err, codes.Unauthenticated, "CREDENTIAL_REQUIRED")
 			w.vote(t, a, approve)
-			w.refused(t, a, deny, ranOn(w, t, run))
 			w.Done(t, run)
 			w.refused(t, a, deny, "RUN_ENDED")
 			w.refused(t, otherDigest(a), approve, "RUN_ENDED")
@@ -510,13 +526,6 @@ func TestVote(t *testing.T) {
 	})
 }
 
-// ranOn is the reason by which another verdict is refused right after the first: the run may have ended already.
-func ranOn(w *world, t *testing.T, run string) string {
-	t.Helper()
-	w.Done(t, run)
-	return "RUN_ENDED"
-}
-
 // TestApprovalOverRestart plays approvals that are open while the daemon is killed.
 func TestApprovalOverRestart(t *testing.T) {
 	t.Parallel()
@@ -586,7 +595,7 @@ func TestVoteOnQueuedRun(t *testing.T) {
 	queued := w.play(t, "std", harness.Steps(harness.Answer("done")))
 	equal(t, "state", w.Run(t, queued).GetState(), runnerdv1.RunState_RUN_STATE_QUEUED)
 	for _, verdict := range []runnerdv1.ApprovalVerdict{approve, deny} {
-		_, err := w.Vote(harness.Context(t), &runnerdv1.Approval{RunId: queued, ApprovalId: 1, ApprovalDigest: "k:0"}, verdict)
+		_, err := w.submit(t, &runnerdv1.Approval{RunId: queued, ApprovalId: 1, ApprovalDigest: "k:0"}, verdict)
 		harness.Code(t, err, codes.NotFound, "APPROVAL_NOT_FOUND")
 	}
 	w.Input(t, queued, "mind this")
@@ -597,14 +606,29 @@ func TestVoteOnQueuedRun(t *testing.T) {
 		RunId: queued, Budget: &runnerdv1.Budget{MaxIterations: proto.Uint32(3)},
 	})
 	harness.Code(t, err, codes.FailedPrecondition, "RUN_ACTIVE")
-	for _, m := range []runnerdv1.CancelMode{runnerdv1.CancelMode_CANCEL_MODE_STOP, runnerdv1.CancelMode_CANCEL_MODE_ABORT} {
+	for m, reason := range map[runnerdv1.CancelMode]runnerdv1.StopReason{
+		runnerdv1.CancelMode_CANCEL_MODE_STOP:  runnerdv1.StopReason_STOP_REASON_STOPPED,
+		runnerdv1.CancelMode_CANCEL_MODE_ABORT: runnerdv1.StopReason_STOP_REASON_CANCELLED,
+	} {
 		run := w.play(t, "std", harness.Hang)
 		w.Cancel(t, run, m)
-		equal(t, "end of a queued run", w.Done(t, run).GetStopReason(), stopReasons[m])
+		ended(t, w.Done(t, run), reason, "failed:system")
 		equal(t, "Decides", len(w.brain.Requests(run)), 0)
 	}
 	g.open()
 	w.Done(t, first)
 	w.Done(t, queued)
 	equal(t, "what Decide 1 is shown", shown(t, w, queued, 1).GetText(), "mind this")
+}
+
+// oneSlot is a daemon in which one run at a time is in progress.
+func oneSlot(t *testing.T) *world {
+	t.Helper()
+	w, err := newWorld()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.cfg.Limits = &configv1.Limits{MaxActiveRuns: proto.Uint32(1)}
+	w.Daemon = harness.Start(t, w.cfg)
+	return w
 }
