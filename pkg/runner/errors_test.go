@@ -165,7 +165,11 @@ func TestErrorDetails(t *testing.T) {
 	})
 	t.Run("causes stay inside", func(t *testing.T) {
 		t.Parallel()
-		st := internal(errors.New("open /var/lib/secret")).GRPCStatus()
+		e := internal(errors.New("open /var/lib/secret"))
+		if !strings.Contains(e.Error(), "open /var/lib/secret") {
+			t.Errorf("the log is told %v", e)
+		}
+		st := e.GRPCStatus()
 		if strings.Contains(st.String(), "secret") || st.Code() != codes.Internal {
 			t.Errorf("told %v", st)
 		}
