@@ -72,6 +72,9 @@ func (s *runService) withTask(ctx context.Context, run *runnerdv1.Run) error {
 
 // StartRun implements RunService.
 func (s *runService) StartRun(ctx context.Context, req *runnerdv1.StartRunRequest) (*runnerdv1.StartRunResponse, error) {
+	if s.server.draining.Err() != nil { // before any watcher hears of it
+		return nil, errDraining()
+	}
 	if err := validateStart(req); err != nil {
 		return nil, err
 	}

@@ -325,12 +325,13 @@ func (f *face) owner() context.Context {
 
 func (f *face) anonymous() context.Context { return f.t.Context() }
 
-// start starts a run of the demo agent.
+// start starts a run of the demo agent and returns when it has gone as far as it can without time passing.
 func (f *face) start(ctx context.Context, run, task string) {
 	f.t.Helper()
 	if _, err := f.runs.StartRun(ctx, &runnerdv1.StartRunRequest{RunId: run, Agent: "demo", Task: task}); err != nil {
 		f.t.Fatal(err)
 	}
+	synctest.Wait()
 }
 
 // settle waits until nothing is in progress in a run and returns it as the owner sees it.
