@@ -1,7 +1,6 @@
 package runstate
 
 import (
-	"errors"
 	"fmt"
 	"iter"
 	"math"
@@ -19,8 +18,8 @@ type Violation struct {
 
 // CheckOptions say with what a log is checked.
 type CheckOptions struct {
-	// Env of the run. Without a spec the events are not folded, and what depends on the spec is not checked. The
-	// catalogue is not needed.
+	// Env of the run. Without a spec the events are not folded, and what depends on the spec is not checked; without a
+	// key digests are compared but not computed again. The catalogue is not needed.
 	Env Env
 }
 
@@ -297,12 +296,9 @@ func (c *checker) folded(ev *runnerdv1.Event) {
 	if c.fold == nil {
 		return
 	}
+	c.digests(ev)
 	if err := Apply(c.fold, ev); err != nil {
-		if errors.Is(err, ErrIllegalEvent) {
-			c.violate(11, "%v", err)
-		} else {
-			c.violate(11, "cannot be folded: %v", err)
-		}
+		c.violate(11, "%v", err)
 		c.fold = nil // what follows says nothing any more
 		return
 	}

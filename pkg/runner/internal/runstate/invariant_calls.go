@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 )
 
@@ -277,4 +279,45 @@ func (c *checker) callDenied(call *callCheck, d *runnerdv1.ToolCallDenied) {
 		c.resolve(call, d.GetResolution(), runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_DENY)
 	}
 	call.done, call.approval = true, approvalCheck{}
+}
+
+// digests computes the digests of an event again, before it is folded: what was asked, approved and sent is what was
+// requested.
+func (c *checker) digests(ev *runnerdv1.Event) {
+	st := c.fold
+	if len(st.env.Key.Secret) == 0 {
+		return
+	}
+	const toolCall, inDoubt = runnerdv1.ApprovalKind_APPROVAL_KIND_TOOL_CALL, runnerdv1.ApprovalKind_APPROVAL_KIND_IN_DOUBT
+	same := func(id string, kind runnerdv1.ApprovalKind, expires *timestamppb.Timestamp, digest string) {
+		call := st.call(id)
+		if call == nil {
+			return
+		}
+		at := call.ApprovalExpires
+		if expires != nil {
+			at = expires.AsTime()
+		}
+		c.hold(st.approvalDigest(call, kind, at) == digest, 9, "the approval digest is not that of call %s", id)
+	}
+	switch p := ev.GetPayload().(type) {
+	case *runnerdv1.Event_ToolCallRequested:
+		r := p.ToolCallRequested
+		sent := effectiveArguments(r)
+		if sent.Ref == nil && sent.Text != hidden && r.GetArgumentsHash() != "" {
+			c.hold(st.env.Key.Digest(domainExact, []byte(sent.Text)) == r.GetArgumentsHash(), 9,
+				"the hash is not that of the arguments of call %s", r.GetCallId())
+		}
+	case *runnerdv1.Event_ToolCallPendingApproval:
+		same(p.ToolCallPendingApproval.GetCallId(), toolCall, p.ToolCallPendingApproval.GetExpiresAt(), p.ToolCallPendingApproval.GetApprovalDigest())
+	case *runnerdv1.Event_ToolCallStarted:
+		if p.ToolCallStarted.GetApprovalId() != 0 {
+			same(p.ToolCallStarted.GetCallId(), toolCall, nil, p.ToolCallStarted.GetApprovalDigest())
+		}
+	case *runnerdv1.Event_ToolCallInDoubt:
+		if p.ToolCallInDoubt.GetNext() == runnerdv1.InDoubtNext_IN_DOUBT_NEXT_ASK {
+			same(p.ToolCallInDoubt.GetCallId(), inDoubt, p.ToolCallInDoubt.GetExpiresAt(), p.ToolCallInDoubt.GetApprovalDigest())
+		}
+	default: // nothing to compute
+	}
 }

@@ -142,7 +142,9 @@ func (w *world) check() {
 		w.t.Fatalf("the history of %d entries is counted as %d\n%s", n, w.st.historyLen(), w)
 	}
 	// What was recorded gives the same state, and nothing follows from it that did not follow before.
-	for name, again := range map[string]*State{"folded": w.folded(), "restored": w.restored()} {
+	for name, again := range map[string]*State{
+		"folded": w.folded(), "restored": w.restored(len(w.events)), "half restored": w.restored(len(w.events) / 2),
+	} {
 		if diff := cmp.Diff(w.st.ctl, again.ctl, protocmp.Transform(), cmpopts.EquateEmpty(), cmp.AllowUnexported(call{})); diff != "" {
 			w.t.Fatalf("the %s state differs: %s\n%s", name, diff, w)
 		}
@@ -182,10 +184,9 @@ func (w *world) folded() *State {
 	return st
 }
 
-// restored is the state that a checkpoint body and the events give.
-func (w *world) restored() *State {
+// restored is the state that the checkpoint body after some events, and the events after it, give.
+func (w *world) restored(at int) *State {
 	w.t.Helper()
-	at := len(w.events) / 2
 	before := New(w.env, "r")
 	w.fold(before, w.events[:at])
 	st, err := Restore(w.env, []byte(bodyOf(w.t, before)))
@@ -232,7 +233,7 @@ func bodyOf(t tester, st *State) string {
 func (w *world) restart() Turn {
 	w.t.Helper()
 	w.epoch++
-	w.st = w.restored()
+	w.st = w.restored(len(w.events))
 	return w.do(Restart{Epoch: w.epoch})
 }
 
