@@ -191,7 +191,7 @@ func TestVerifyErased(t *testing.T) {
 		id := ""
 		for _, resp := range f.events(f.owner(), "r1") {
 			if resp.GetEvent().GetToolCallCompleted() != nil {
-				id = fmt.Sprint("event.", resp.GetEvent().GetSequence())
+				id = fmt.Sprintf("event.%d.text", resp.GetEvent().GetSequence())
 			}
 		}
 		if err := f.log.Erase(t.Context(), "r1"); err != nil {

@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
-	"strconv"
-	"strings"
 
 	"google.golang.org/grpc"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
+	"github.com/runnerd/runnerd/pkg/runner/internal/runstate"
 )
 
 // ReadArtifact implements RunService.
@@ -18,8 +17,8 @@ func (s *runService) ReadArtifact(req *runnerdv1.ReadArtifactRequest, stream grp
 	if _, err := s.row(ctx, runnerdv1.RunService_ReadArtifact_FullMethodName, req.GetRunId()); err != nil {
 		return err
 	}
-	if sequence, ok := strings.CutPrefix(req.GetArtifactId(), "event."); ok {
-		return s.sendResult(req, sequence, stream)
+	if part, ok := runstate.ParseInlinePart(req.GetArtifactId()); ok {
+		return s.sendInline(req, part, stream)
 	}
 	return s.sendBlob(ctx, req, stream)
 }
@@ -60,9 +59,9 @@ func pastArtifact(req *runnerdv1.ReadArtifactRequest) *Error {
 	return errorf(runnerdv1.ErrorReason_ERROR_REASON_PAST_HEAD, "the artifact ends before byte %d", req.GetOffset())
 }
 
-// sendResult streams the text of a result that stands in an event: its artifact id is "event." and the sequence.
-func (s *runService) sendResult(req *runnerdv1.ReadArtifactRequest, sequence string, stream grpc.ServerStreamingServer[runnerdv1.ReadArtifactResponse]) error {
-	text, err := s.resultText(stream.Context(), req, sequence)
+// sendInline streams a part that stands in an event.
+func (s *runService) sendInline(req *runnerdv1.ReadArtifactRequest, part runstate.InlinePart, stream grpc.ServerStreamingServer[runnerdv1.ReadArtifactResponse]) error {
+	text, err := s.inlinePart(stream.Context(), req, part)
 	if err != nil {
 		return err
 	}
@@ -79,13 +78,9 @@ func (s *runService) sendResult(req *runnerdv1.ReadArtifactRequest, sequence str
 	return nil
 }
 
-func (s *runService) resultText(ctx context.Context, req *runnerdv1.ReadArtifactRequest, sequence string) (string, error) {
+func (s *runService) inlinePart(ctx context.Context, req *runnerdv1.ReadArtifactRequest, part runstate.InlinePart) (string, error) {
 	missing := errorf(runnerdv1.ErrorReason_ERROR_REASON_ARTIFACT_NOT_FOUND, "run %q has no artifact %q", req.GetRunId(), req.GetArtifactId())
-	n, err := strconv.ParseUint(sequence, 10, 64)
-	if err != nil || strconv.FormatUint(n, 10) != sequence {
-		return "", missing
-	}
-	rec, ok, err := s.runner.store.recordAt(ctx, req.GetRunId(), n)
+	rec, ok, err := s.runner.store.recordAt(ctx, req.GetRunId(), part.Sequence)
 	if err != nil {
 		return "", err
 	}
@@ -96,11 +91,9 @@ func (s *runService) resultText(ctx context.Context, req *runnerdv1.ReadArtifact
 	if err != nil {
 		return "", err
 	}
-	if done := ev.GetToolCallCompleted(); done != nil && !done.GetTextTruncated() {
-		return done.GetText(), nil
+	text, ok := part.In(ev) // a preview is not the result: the event names the artifact that is
+	if !ok {
+		return "", missing
 	}
-	if failed := ev.GetToolCallFailed(); failed != nil && !failed.GetTextTruncated() {
-		return failed.GetMessage(), nil
-	}
-	return "", missing // a preview is not the result: the event names the artifact that is
+	return text, nil
 }

@@ -169,7 +169,7 @@ func TestReadArtifact(t *testing.T) {
 		var picture string
 		results := make(map[string]string)
 		for _, resp := range f.events(f.owner(), "r1", rawly) {
-			id := fmt.Sprint("event.", resp.GetEvent().GetSequence())
+			id := fmt.Sprintf("event.%d.text", resp.GetEvent().GetSequence())
 			if done := resp.GetEvent().GetToolCallCompleted(); done != nil {
 				results[id] = done.GetText()
 				if len(done.GetArtifacts()) > 0 {
@@ -203,7 +203,7 @@ func TestReadArtifact(t *testing.T) {
 			_, err := f.readArtifact(f.owner(), "r1", picture, offset)
 			wantReason(t, err, codes.OutOfRange, "PAST_HEAD")
 		}
-		for _, id := range []string{"nothing", "event.1", "event.999", "event.", "event.07", "event.x", "../../etc/passwd"} {
+		for _, id := range []string{"nothing", "event.1", "event.1.text", "event.1.0.text", "event.999.text", "event.", "event.07.text", "event.x.text", "event.4.-1.text", "../../etc/passwd"} {
 			_, err := f.readArtifact(f.owner(), "r1", id, 0)
 			wantReason(t, err, codes.NotFound, "ARTIFACT_NOT_FOUND")
 		}
@@ -222,7 +222,7 @@ func TestReadArtifact(t *testing.T) {
 		id := ""
 		for _, resp := range f.events(f.owner(), "r2") {
 			if resp.GetEvent().GetToolCallCompleted() != nil {
-				id = fmt.Sprint("event.", resp.GetEvent().GetSequence())
+				id = fmt.Sprintf("event.%d.text", resp.GetEvent().GetSequence())
 			}
 		}
 		if got := f.artifact(ctx, "r2", id, 0); !strings.Contains(string(got), toolSecret) {

@@ -62,43 +62,21 @@ func (m *memory) apply(ev *runnerdv1.Event) {
 	case *runnerdv1.Event_DecisionMade:
 		m.decide(ev, p.DecisionMade)
 	case *runnerdv1.Event_DecisionInvalid:
-		m.observe(ev, &runnerdv1.Observation{
-			Kind: runnerdv1.ObservationKind_OBSERVATION_KIND_NOTE,
-			Text: "Your last output could not be used: " + p.DecisionInvalid.GetMessage(),
-		})
+		m.observe(ev, observationOf(ev))
 	case *runnerdv1.Event_ToolCallRequested:
 		m.request(p.ToolCallRequested)
 	case *runnerdv1.Event_ToolCallCompleted:
-		o := p.ToolCallCompleted
-		m.outcome(ev, o.GetCallId(), &runnerdv1.Observation{
-			Kind: runnerdv1.ObservationKind_OBSERVATION_KIND_TOOL_RESULT,
-			Text: o.GetText(), StructuredJson: o.GetStructuredJson(), StructuredRef: o.GetStructuredRef(),
-			Artifacts: o.GetArtifacts(), TextTruncated: o.GetTextTruncated(), TextRepaired: o.GetTextRepaired(),
-		})
+		m.outcome(ev, p.ToolCallCompleted.GetCallId())
 	case *runnerdv1.Event_ToolCallFailed:
-		o := p.ToolCallFailed
-		m.outcome(ev, o.GetCallId(), &runnerdv1.Observation{
-			Kind: runnerdv1.ObservationKind_OBSERVATION_KIND_TOOL_ERROR, Reason: o.GetReason(),
-			Text: o.GetMessage(), StructuredJson: o.GetStructuredJson(), StructuredRef: o.GetStructuredRef(),
-			Artifacts: o.GetArtifacts(), TextTruncated: o.GetTextTruncated(), TextRepaired: o.GetTextRepaired(),
-		})
+		m.outcome(ev, p.ToolCallFailed.GetCallId())
 	case *runnerdv1.Event_ToolCallDenied:
-		m.outcome(ev, p.ToolCallDenied.GetCallId(), &runnerdv1.Observation{
-			Kind:   runnerdv1.ObservationKind_OBSERVATION_KIND_DENIAL,
-			Reason: p.ToolCallDenied.GetReason(), Text: p.ToolCallDenied.GetMessage(),
-		})
+		m.outcome(ev, p.ToolCallDenied.GetCallId())
 	case *runnerdv1.Event_ToolCallBlocked:
-		m.outcome(ev, p.ToolCallBlocked.GetCallId(), &runnerdv1.Observation{
-			Kind:   runnerdv1.ObservationKind_OBSERVATION_KIND_DENIAL,
-			Reason: p.ToolCallBlocked.GetReason(), Text: p.ToolCallBlocked.GetMessage(),
-		})
+		m.outcome(ev, p.ToolCallBlocked.GetCallId())
 	case *runnerdv1.Event_InputRequested:
 		m.question.Sequence, m.question.AskedAt = ev.GetSequence(), ev.GetTime()
 	case *runnerdv1.Event_InputReceived:
-		m.waiting = append(m.waiting, entry(ev, &runnerdv1.Observation{
-			Kind: runnerdv1.ObservationKind_OBSERVATION_KIND_USER_INPUT,
-			Text: p.InputReceived.GetText(), TextRef: p.InputReceived.GetTextRef(),
-		}))
+		m.waiting = append(m.waiting, entry(ev, observationOf(ev)))
 		m.question = nil
 	}
 }
@@ -147,7 +125,8 @@ func (m *memory) request(r *runnerdv1.ToolCallRequested) {
 }
 
 // outcome keeps what a call came to. When the last one is there, all of them join the history in call order.
-func (m *memory) outcome(ev *runnerdv1.Event, callID string, o *runnerdv1.Observation) {
+func (m *memory) outcome(ev *runnerdv1.Event, callID string) {
+	o := observationOf(ev)
 	for i, c := range m.open.GetCalls() {
 		if c.GetCallId() == callID {
 			o.CallId, o.ProviderCallId, o.ToolName = callID, c.GetProviderCallId(), c.GetToolName()

@@ -118,30 +118,26 @@ func refsOf(e *runnerdv1.HistoryEntry) []bigPart {
 	return parts
 }
 
-// shorten replaces an observation by a preview of its text and references to the whole.
-// The whole stands in the event that made the entry: "event.<sequence>.text", for imported ones, which come first and
-// share an event, "event.<sequence>.<index>.text"; likewise "structured".
+// shorten replaces an observation by a preview of its text and references to the whole, which stands in the event that
+// made the entry. Imported observations share an event, and come first in the history.
 func shorten(i int, e *runnerdv1.HistoryEntry) *runnerdv1.HistoryEntry {
 	short := proto.CloneOf(e)
 	o := short.GetObservation()
-	id := fmt.Sprintf("event.%d", e.GetSequence())
+	whole := InlinePart{Sequence: e.GetSequence(), index: -1}
 	if o.GetImported() {
-		id += fmt.Sprintf(".%d", i)
+		whole.index = i
 	}
-	whole := func(part, mime string, size int) *runnerdv1.ArtifactRef {
-		return &runnerdv1.ArtifactRef{
-			ArtifactId: id + "." + part, MimeType: mime, Size: uint64(size),
-		}
-	}
-	if len(o.GetText()) > shortResult {
+	if text := o.GetText(); len(text) > shortResult {
 		if !o.GetTextTruncated() { // else the first artifact is the whole already
-			o.Artifacts = append([]*runnerdv1.ArtifactRef{whole("text", "text/plain; charset=utf-8", len(o.GetText()))}, o.GetArtifacts()...)
+			whole.part = partText
+			o.Artifacts = append([]*runnerdv1.ArtifactRef{whole.ref("text/plain; charset=utf-8", text)}, o.GetArtifacts()...)
 			o.TextTruncated = true
 		}
-		o.Text = cutText(o.GetText(), shortResult)
+		o.Text = cutText(text, shortResult)
 	}
-	if o.GetStructuredJson() != "" {
-		o.StructuredRef = whole("structured", "application/json", len(o.GetStructuredJson()))
+	if structured := o.GetStructuredJson(); structured != "" {
+		whole.part = partStructured
+		o.StructuredRef = whole.ref("application/json", structured)
 		o.StructuredJson = ""
 	}
 	return short
