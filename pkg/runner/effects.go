@@ -129,16 +129,18 @@ func (e *engine) callTool(f runstate.CallTool) work {
 			if result, ok := outcomeOf(err); ok {
 				return runstate.CallFinished{CallID: f.CallID, Attempt: f.Attempt, Result: result}
 			}
-			cause := runnerdv1.LostCause_LOST_CAUSE_STREAM
+			lost := runstate.CallLost{CallID: f.CallID, Attempt: f.Attempt, Message: messageOf(err)}
 			switch {
 			case notSent(err):
-				cause = runnerdv1.LostCause_LOST_CAUSE_NOT_SENT
+				lost.Cause = runnerdv1.LostCause_LOST_CAUSE_NOT_SENT
 			case errors.Is(context.Cause(ctx), errNotWanted):
-				cause = runnerdv1.LostCause_LOST_CAUSE_CANCEL
+				lost.Cause, lost.Message = runnerdv1.LostCause_LOST_CAUSE_CANCEL, "the run was cancelled and the call cut off"
 			case errors.Is(ctx.Err(), context.DeadlineExceeded):
-				cause = runnerdv1.LostCause_LOST_CAUSE_TIMEOUT
+				lost.Cause, lost.Message = runnerdv1.LostCause_LOST_CAUSE_TIMEOUT, "no result came before the deadline"
+			default:
+				lost.Cause = runnerdv1.LostCause_LOST_CAUSE_STREAM
 			}
-			return runstate.CallLost{CallID: f.CallID, Attempt: f.Attempt, Cause: cause, Message: messageOf(err)}
+			return lost
 		},
 	}
 }

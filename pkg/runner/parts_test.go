@@ -40,7 +40,7 @@ func TestResults(t *testing.T) {
 		}
 	}
 	t.Run("long text", func(t *testing.T) {
-		text := strings.Repeat("é", 600_000) // more than two chunks
+		text := strings.Repeat("é", 300_000) // two chunks, and it would fit into a request
 		resultOf(t, &runnerdv1.ToolResult{Text: text}, func(d *daemon, ev *runnerdv1.Event, req *runnerdv1.DecideRequest) {
 			got := ev.GetToolCallCompleted()
 			if !got.GetTextTruncated() || len(got.GetText()) > 50_000 || !utf8.ValidString(got.GetText()) || got.GetText() == "" {
