@@ -2,7 +2,6 @@ package runner
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -62,7 +61,7 @@ func (e *engine) decide(f runstate.Decide) work {
 			ctx, cancel := withoutDeadline(ctx, r.ctx)
 			defer cancel()
 			err = untilSpace(ctx, func() error {
-				out.Refs, err = r.parts(e.run).decision(ctx, f.Iteration, f.Attempt, decision)
+				out.Refs, err = r.parts(e.run).namedByContents().decision(ctx, f.Iteration, f.Attempt, decision)
 				return err
 			})
 			return out, err
@@ -93,7 +92,7 @@ func decideCode(ctx context.Context, err error) codes.Code {
 	switch st, ok := status.FromError(err); {
 	case notSent(err):
 		return codes.Unavailable
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+	case pastDeadline(ctx):
 		return codes.DeadlineExceeded
 	case ctx.Err() != nil:
 		return codes.Canceled

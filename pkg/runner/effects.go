@@ -135,7 +135,7 @@ func (e *engine) callTool(f runstate.CallTool) work {
 				lost.Cause = runnerdv1.LostCause_LOST_CAUSE_NOT_SENT
 			case errors.Is(context.Cause(ctx), errNotWanted):
 				lost.Cause, lost.Message = runnerdv1.LostCause_LOST_CAUSE_CANCEL, "the run was cancelled and the call cut off"
-			case errors.Is(ctx.Err(), context.DeadlineExceeded):
+			case pastDeadline(ctx):
 				lost.Cause, lost.Message = runnerdv1.LostCause_LOST_CAUSE_TIMEOUT, "no result came before the deadline"
 			default:
 				lost.Cause = runnerdv1.LostCause_LOST_CAUSE_STREAM
@@ -143,6 +143,15 @@ func (e *engine) callTool(f runstate.CallTool) work {
 			return lost
 		},
 	}
+}
+
+// deadlineSlack is how much sooner than ours a host's copy of a deadline may pass.
+const deadlineSlack = 50 * time.Millisecond
+
+// pastDeadline reports whether a call ended at its deadline, be it by us or by the host, which ends it by its own copy.
+func pastDeadline(ctx context.Context) bool {
+	at, ok := ctx.Deadline()
+	return ok && time.Until(at) < deadlineSlack
 }
 
 // static returns what does not change of the run: its agent and identity.
@@ -226,12 +235,13 @@ func (e *engine) finished(ctx context.Context, f runstate.CallFinished, res *run
 	ctx, cancel := withoutDeadline(ctx, e.r.ctx)
 	defer cancel()
 	prefix := fmt.Sprintf("%s.%d", f.CallID, f.Attempt)
-	if f.Reconciled {
-		prefix += ".r" // the attempt itself may have stored something too
-	}
 	var err error
 	err = untilSpace(ctx, func() error {
-		f.Result, err = e.r.parts(e.run).result(ctx, prefix, res, most)
+		p := e.r.parts(e.run)
+		if f.Reconciled { // the attempt itself may have stored something too, and so may an earlier look
+			p = p.namedByContents()
+		}
+		f.Result, err = p.result(ctx, prefix, res, most)
 		return err
 	})
 	return f, err
