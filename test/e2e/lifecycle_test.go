@@ -167,6 +167,39 @@ func TestLifecycle(t *testing.T) {
 		}
 	})
 
+	t.Run("E-03 a checkpoint has what a run goes on from", func(t *testing.T) {
+		t.Parallel()
+		run := w.play(t, "std", harness.Steps(
+			harness.Costing(harness.Calls("look", "{}"), 2, 7, 1), harness.Costing(harness.Calls("put", "{}", "look", "{}"), 3, 5, 1),
+			harness.Answer("done")), budget(&runnerdv1.Budget{MaxIterations: proto.Uint32(2)}))
+		w.Done(t, run)
+		get := func(label string) *runnerdv1.Checkpoint {
+			answer, err := w.Runs.GetCheckpoint(harness.Context(t), &runnerdv1.GetCheckpointRequest{RunId: run, Label: label})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return answer.GetCheckpoint()
+		}
+		first, latest := get("step-1"), get("")
+		equal(t, "entries after the first iteration", first.GetHistoryEntries(), 2)
+		equal(t, "cents after it", first.GetUsage().GetCostCents(), 2)
+		equal(t, "stop reason after it", first.GetStopReason(), runnerdv1.StopReason_STOP_REASON_UNSPECIFIED)
+		equal(t, "label of the latest", latest.GetLabel(), "step-2")
+		equal(t, "entries", latest.GetHistoryEntries(), 5)
+		equal(t, "tool calls", latest.GetToolCalls(), 3)
+		equal(t, "cents", latest.GetUsage().GetCostCents(), 5)
+		equal(t, "input tokens", latest.GetUsage().GetInputTokens(), 12)
+		if _, err := w.Runs.ResumeRun(harness.Context(t), &runnerdv1.ResumeRunRequest{
+			RunId: run, Budget: &runnerdv1.Budget{MaxIterations: proto.Uint32(3)},
+		}); err != nil {
+			t.Fatal(err)
+		}
+		got := w.Done(t, run)
+		ended(t, got, runnerdv1.StopReason_STOP_REASON_COMPLETED, "completed")
+		equal(t, "tool calls after it went on", got.GetToolCalls(), 3)
+		equal(t, "entries it went on with", len(w.brain.Requests(run)[2].GetHistory()), 5)
+	})
+
 	t.Run("T-12 what a tool did before it failed stays done", func(t *testing.T) {
 		t.Parallel()
 		written := ""
