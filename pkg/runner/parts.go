@@ -36,11 +36,19 @@ const (
 type parts struct {
 	blobs auditstore.Blobs
 	run   string
-	room  int // bytes that may still stand in events
+	room  int  // bytes that may still stand in events
+	named bool // see namedByContents
 }
 
 func (r *Runner) parts(run string) *parts {
 	return &parts{blobs: r.cfg.Blobs, run: run, room: maxInlineFact}
+}
+
+// namedByContents makes the names of artifacts end with digits of their digest: for what may be stored again under the
+// same name with other contents, one of which is then referred to.
+func (p *parts) namedByContents() *parts {
+	p.named = true
+	return p
 }
 
 // text returns a part as it stands in an event, or a reference to where it was stored.
@@ -56,6 +64,9 @@ func (p *parts) text(ctx context.Context, id, mime, text string) (string, *runne
 // store stores an artifact, whatever its size. It waits for a store that is full or not available until ctx ends.
 func (p *parts) store(ctx context.Context, id, mime, name string, data []byte) (*runnerdv1.ArtifactRef, error) {
 	sum := sha256.Sum256(data)
+	if p.named {
+		id = fmt.Sprintf("%s.%x", id, sum[:8])
+	}
 	ref := &runnerdv1.ArtifactRef{
 		ArtifactId: id, MimeType: mime, Name: name, Size: uint64(len(data)), Sha256: hex.EncodeToString(sum[:]),
 	}
@@ -214,13 +225,11 @@ func cutBytes(text string, n int) string {
 	return text[:n]
 }
 
-// Settled brings what an approver found to be true into the form that events hold. What is big is stored as artifacts
-// whose name depends on the contents: another verdict on the same approval does not change them.
+// Settled brings what an approver found to be true into the form that events hold. Another verdict on the
+// same approval does not change what is stored for this one.
 func (r *Runner) Settled(ctx context.Context, runID string, approvalID uint64, result *runnerdv1.SettledResult) (*runstate.Result, error) {
-	sum := sha256.New()
-	fmt.Fprintf(sum, "%d\x00%s%s", len(result.GetText()), result.GetText(), result.GetStructuredJson())
-	prefix := fmt.Sprintf("settled.%d.%x", approvalID, sum.Sum(nil)[:8])
-	out, err := r.parts(runID).result(ctx, prefix, &runnerdv1.ToolResult{
+	prefix := fmt.Sprintf("settled.%d", approvalID)
+	out, err := r.parts(runID).namedByContents().result(ctx, prefix, &runnerdv1.ToolResult{
 		Text: result.GetText(), StructuredJson: result.GetStructuredJson(), IsError: result.GetIsError(),
 	}, 0)
 	if err != nil {

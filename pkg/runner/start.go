@@ -208,9 +208,7 @@ func (r *Runner) Deliver(ctx context.Context, runID string, fact runstate.Fact) 
 		if _, err := r.store.row(ctx, runID); err != nil {
 			return runstate.Reply{}, notFound(runID, err)
 		}
-		sum := sha256.Sum256([]byte(input.Text)) // its own name: two inputs never share an artifact
-		id := "input." + hex.EncodeToString(sum[:16])
-		text, ref, err := r.parts(runID).text(ctx, id, mimeText, input.Text)
+		text, ref, err := r.parts(runID).namedByContents().text(ctx, "input", mimeText, input.Text)
 		if err != nil {
 			return runstate.Reply{}, err
 		}
