@@ -3,6 +3,9 @@ package runner
 import (
 	"context"
 	"errors"
+	"maps"
+	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,6 +20,8 @@ import (
 type hub struct {
 	log     auditstore.Log
 	arrived chan struct{} // has room for one: there is a first watcher
+
+	waking []*watcher // scratch of wake, which only run calls
 
 	mu       sync.RWMutex
 	watchers map[string]map[*watcher]bool // by run; "" are those of all runs
@@ -145,25 +150,32 @@ func (h *hub) spread(ctx context.Context, at, newest auditstore.Position) (audit
 	}
 }
 
+// wakeAtOnce is how many watchers are woken before others get to run. A thousand of them, each with something to send,
+// would stand in front of the runs that go on.
+const wakeAtOnce = 16
+
 // wake wakes the watchers of a run, or everybody.
 func (h *hub) wake(run string, everybody bool) {
 	h.mu.RLock()
-	defer h.mu.RUnlock()
-	wake := func(watchers map[*watcher]bool) {
-		for w := range watchers {
-			select {
-			case w.wake <- struct{}{}:
-			default:
-			}
+	if everybody {
+		for _, watchers := range h.watchers {
+			h.waking = slices.AppendSeq(h.waking, maps.Keys(watchers))
+		}
+	} else {
+		h.waking = slices.AppendSeq(h.waking, maps.Keys(h.watchers[run]))
+	}
+	h.mu.RUnlock()
+	for i, w := range h.waking {
+		select {
+		case w.wake <- struct{}{}:
+		default:
+		}
+		if i%wakeAtOnce == wakeAtOnce-1 {
+			runtime.Gosched()
 		}
 	}
-	if !everybody {
-		wake(h.watchers[run])
-		return
-	}
-	for _, watchers := range h.watchers {
-		wake(watchers)
-	}
+	clear(h.waking) // they may be forgotten meanwhile
+	h.waking = h.waking[:0]
 }
 
 func (h *hub) watched() bool {
