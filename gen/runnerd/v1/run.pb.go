@@ -1649,7 +1649,7 @@ func (x *FinalAnswer) GetMetadataJson() string {
 // Question is an open question of the model to a person.
 type Question struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sequence of the input_requested event.
+	// Sequence of the input_requested event; of the decision_made event where the agent does not wait for answers.
 	Sequence uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// The question.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`

@@ -112,7 +112,7 @@ func (m *memory) decide(ev *runnerdv1.Event, d *runnerdv1.DecisionMade) {
 	case runnerdv1.DecisionKind_DECISION_KIND_ANSWER:
 		m.answer = &runnerdv1.FinalAnswer{Content: d.GetText(), ContentRef: d.GetTextRef(), MetadataJson: d.GetMetadataJson()}
 	case runnerdv1.DecisionKind_DECISION_KIND_QUESTION:
-		m.question = &runnerdv1.Question{Text: d.GetText()}
+		m.question = &runnerdv1.Question{Sequence: ev.GetSequence(), Text: d.GetText(), AskedAt: ev.GetTime()}
 	}
 }
 

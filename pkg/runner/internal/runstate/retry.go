@@ -32,9 +32,8 @@ func backoff(key string, n uint32) time.Duration {
 
 // lost is the one rule for an attempt without an outcome, be it by a restart, a timeout, a broken stream or a cancel.
 func (t *advance) lost(c *call, cause runnerdv1.LostCause, message string) {
-	cancelling := t.st.ctl.Cancel.Mode
-	ending := cancelling != runnerdv1.CancelMode_CANCEL_MODE_UNSPECIFIED
-	aborting := cancelling == runnerdv1.CancelMode_CANCEL_MODE_ABORT
+	ending := t.ending() != 0
+	aborting := t.st.ctl.Cancel.Mode == runnerdv1.CancelMode_CANCEL_MODE_ABORT
 	reconcile := c.Recovery == runnerdv1.Recovery_RECOVERY_RECONCILE
 	restarted := cause == runnerdv1.LostCause_LOST_CAUSE_RESTART
 	switch {
@@ -77,8 +76,11 @@ func (t *advance) notExecuted(c *call, cause runnerdv1.LostCause, message string
 // retry makes the next attempt of a call durable, with the same key. It is made at once where the wait would help
 // nobody: after a restart, and where a host or a person said so.
 func (t *advance) retry(c *call, cause runnerdv1.LostCause, message, principal string, r *runnerdv1.Resolution) uint64 {
-	at := t.now
-	switch cause {
+	at, why := t.now, cause
+	if cause == runnerdv1.LostCause_LOST_CAUSE_IN_DOUBT && r == nil { // by policy: as long as after any loss
+		why = c.Cause
+	}
+	switch why {
 	case runnerdv1.LostCause_LOST_CAUSE_TIMEOUT, runnerdv1.LostCause_LOST_CAUSE_STREAM, runnerdv1.LostCause_LOST_CAUSE_NOT_SENT:
 		at = at.Add(backoff(t.st.ctl.RunID+"/"+c.ID, c.Attempt))
 	}
@@ -99,7 +101,7 @@ func (t *advance) toolTimeout(c *call) time.Duration {
 // lookup asks the host what became of a call, until the deadline of the call.
 func (t *advance) lookup(c *call, cause runnerdv1.LostCause, message string) {
 	until := c.Deadline
-	if least := t.now.Add(lookupTime); until.Before(least) || t.st.ctl.Cancel.Mode != runnerdv1.CancelMode_CANCEL_MODE_UNSPECIFIED {
+	if least := t.now.Add(lookupTime); until.Before(least) || t.ending() != 0 {
 		until = least
 	}
 	t.emitDoubt(c, cause, message, runnerdv1.InDoubtNext_IN_DOUBT_NEXT_RECONCILE, until)
@@ -117,13 +119,13 @@ func (t *advance) lookupFailed(f LookupFailed) {
 	}
 }
 
-// doubt deals with a call of which nobody knows whether it took effect, by the policy of the agent. A run that is
-// being cancelled asks nobody and repeats nothing.
+// doubt deals with a call of which nobody knows whether it took effect, by the policy of the agent. A run that
+// ends asks nobody and repeats nothing.
 func (t *advance) doubt(c *call, cause runnerdv1.LostCause, message string) {
 	spec := t.st.env.Spec
 	policy := spec.GetInDoubt()
 	switch {
-	case t.st.ctl.Cancel.Mode != runnerdv1.CancelMode_CANCEL_MODE_UNSPECIFIED,
+	case t.ending() != 0,
 		policy == runnerdv1.InDoubtPolicy_IN_DOUBT_POLICY_RETRY && c.Attempt >= maxAttempts,
 		policy == runnerdv1.InDoubtPolicy_IN_DOUBT_POLICY_ASK && spec.GetApproval().GetMode() == runnerdv1.ApprovalMode_APPROVAL_MODE_DENY:
 		policy = runnerdv1.InDoubtPolicy_IN_DOUBT_POLICY_FAIL
