@@ -325,7 +325,7 @@ func TestDamagedOtherValues(t *testing.T) {
 	s = open(t, dir, auditstore.Options{})
 	ctx := t.Context()
 	_, _, private := s.Read(ctx, auditstore.Scope{Run: "a"}, auditstore.Cursor{}, 0)
-	_, rows := s.Rows(ctx, nil, nil, 0)
+	rows := damagedRow(t, s)
 	_, _, body := s.Body(ctx, "a", 1)
 	_, shared := s.Shared(ctx, digest)
 	_, blob := s.Get(ctx, "a", "x", 0)
@@ -335,6 +335,16 @@ func TestDamagedOtherValues(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+}
+
+// damagedRow returns the damage of the only row.
+func damagedRow(t *testing.T, s *auditstore.Store) error {
+	t.Helper()
+	rows, err := s.Rows(t.Context(), nil, nil, 0)
+	if err != nil || len(rows) != 1 || rows[0].Run != "a" || rows[0].Row != nil {
+		t.Fatalf("rows %+v, %v", rows, err)
+	}
+	return rows[0].Damage
 }
 
 // TestRandomDamage flips bits anywhere in the file. Whatever they hit, opening and

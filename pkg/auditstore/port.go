@@ -98,6 +98,9 @@ type Row struct {
 	Run   string
 	Row   []byte // nil if the run never wrote one
 	Epoch Epoch
+	// Damage is an [ErrCorrupt] if what is stored of the row does not verify; Row
+	// and Epoch are not known then. One bad row hides no other.
+	Damage error
 }
 
 // Append is what one durable step of a run writes, all or nothing.

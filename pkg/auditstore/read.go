@@ -214,14 +214,11 @@ func (s *Store) Rows(ctx context.Context, prefix, after []byte, limit int) ([]Ro
 		size := 0
 		for k, v := c.Seek(start); k != nil && bytes.HasPrefix(k, prefix) && len(found) < limit && size < pageBytes; k, v = c.Next() {
 			run := string(v)
-			row, ok, err := getRow(tx, run)
-			if err != nil {
-				return err
+			row, ok, damage := getRow(tx, run)
+			if !ok && damage == nil {
+				damage = &CorruptError{Run: run, Problem: fmt.Sprintf("key %q leads to a run without a row", k)}
 			}
-			if !ok {
-				return &CorruptError{Run: run, Problem: fmt.Sprintf("key %q leads to a run without a row", k)}
-			}
-			found = append(found, Row{Key: bytes.Clone(k), Run: run, Row: bytes.Clone(row.row), Epoch: row.epoch})
+			found = append(found, Row{Key: bytes.Clone(k), Run: run, Row: bytes.Clone(row.row), Epoch: row.epoch, Damage: damage})
 			size += len(k) + len(row.row)
 		}
 		return nil

@@ -118,6 +118,9 @@ func (s *store) row(ctx context.Context, run string) (row, error) {
 }
 
 func decodeRow(raw *auditstore.Row) (row, error) {
+	if raw.Damage != nil {
+		return row{}, fmt.Errorf("row of run %s: %w", raw.Run, raw.Damage)
+	}
 	out := row{Row: new(storagev1.Row), epoch: raw.Epoch}
 	if err := proto.Unmarshal(raw.Row, out.Row); err != nil {
 		return row{}, fmt.Errorf("row of run %s: %w: %w", raw.Run, auditstore.ErrCorrupt, err)

@@ -58,23 +58,8 @@ func (v *verification) verify(ctx context.Context, run string) error {
 	if run != "" {
 		return v.run(ctx, run)
 	}
-	for after, limit := []byte(nil), pageSize; ; {
-		rows, err := v.store.log.Rows(ctx, []byte(auditstore.RunPrefix), after, limit)
-		if damage, ok := errors.AsType[*auditstore.CorruptError](err); ok && damage.Run != "" {
-			if limit > 1 {
-				limit = 1 // there may be good rows before the damaged one
-				continue
-			}
-			// The row is lost, the events of the run are not.
-			if err := v.found(damage.Run, 0, "unreadable", damage.Problem); err != nil {
-				return err
-			}
-			if err := v.run(ctx, damage.Run); err != nil {
-				return err
-			}
-			after, limit = []byte(auditstore.RunPrefix+damage.Run), pageSize
-			continue
-		}
+	for after := []byte(nil); ; {
+		rows, err := v.store.log.Rows(ctx, []byte(auditstore.RunPrefix), after, pageSize)
 		if err != nil {
 			return err
 		}
@@ -82,6 +67,11 @@ func (v *verification) verify(ctx context.Context, run string) error {
 			return nil
 		}
 		for _, row := range rows {
+			if row.Damage != nil { // the row is lost, the events of the run are not
+				if err := v.found(row.Run, 0, "unreadable", row.Damage.Error()); err != nil {
+					return err
+				}
+			}
 			if err := v.run(ctx, row.Run); err != nil {
 				return err
 			}
