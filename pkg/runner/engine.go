@@ -143,7 +143,8 @@ func (e *engine) guard() (err error) {
 }
 
 // fail ends the engine and answers all that wait for it. What it means for the run depends on the error: a run that
-// another owner drives, or that the next start finds open, needs nothing; one with a bug is left alone until then.
+// another owner drives, or that the next start finds open, needs nothing; one with a bug is left alone until then, or
+// until somebody brings something. What was in progress is lost, also if it is this process that drives the run again.
 func (e *engine) fail(err error) {
 	reported := toError(notFound(e.run, err))
 	bug := false
@@ -160,6 +161,9 @@ func (e *engine) fail(err error) {
 	items := batch(e.mail.fail())
 	if bug {
 		e.r.stopped[e.run] = true
+	}
+	if e.claim != nil {
+		e.r.open[e.run] = true
 	}
 	e.r.mu.Unlock()
 	e.taken.fail(reported)
@@ -189,7 +193,7 @@ func (e *engine) load(ctx context.Context) error {
 	if err := e.reload(ctx); err != nil {
 		return err
 	}
-	if e.takeOpen() { // the driver of an earlier process may have left something in progress
+	if e.takeOpen() { // an earlier driver may have left something in progress
 		e.taken = batch{{fact: runstate.Restart{Epoch: e.claim.Epoch.Start()}}}
 	}
 	return nil

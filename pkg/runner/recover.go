@@ -162,8 +162,8 @@ func (r *Runner) recoverRuns(ctx context.Context, runs []string) (recovered int)
 	return recovered
 }
 
-// takeOpen reports, once, whether a run was open when this process began. Its driver counts among the active from then
-// on.
+// takeOpen reports, once, whether a run was open when this process began or when its last driver failed. Its driver
+// counts among the active from then on.
 func (e *engine) takeOpen() bool {
 	r := e.r
 	r.mu.Lock()

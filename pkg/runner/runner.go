@@ -131,7 +131,7 @@ type Runner struct {
 
 	mu      sync.Mutex
 	engines map[string]*engine
-	open    map[string]bool // open when this process started and not yet told of the restart
+	open    map[string]bool // open when this process started, or when their driver failed, and not yet told of it
 	stopped map[string]bool // stopped by a bug: the clock does not wake them again
 	begun   sync.Once
 	drained sync.Once
