@@ -14,7 +14,7 @@ import (
 	"github.com/runnerd/runnerd/test/e2e/harness"
 )
 
-func cents(c float64) with { return budget(&runnerdv1.Budget{MaxCostCents: proto.Float64(c)}) }
+func cents(c float64) with { return budget(&runnerdv1.Budget{MaxCostCents: new(c)}) }
 
 // costly is a script of one answer that costs so much.
 func costly(c float64) harness.Step {
@@ -53,13 +53,13 @@ func TestBudget(t *testing.T) {
 		}
 		for field, b := range map[string]*runnerdv1.Budget{
 			"budget.max_iterations":           {MaxIterations: proto.Uint32(26)},
-			"budget.max_cost_cents":           {MaxCostCents: proto.Float64(100.01)},
+			"budget.max_cost_cents":           {MaxCostCents: new(100.01)},
 			"budget.max_tool_calls":           {MaxToolCalls: proto.Uint32(26)},
 			"budget.max_consecutive_failures": {MaxConsecutiveFailures: proto.Uint32(0)}, // off is the widest
 		} {
 			w.refuses(t, b, "BUDGET_TOO_WIDE", field)
 		}
-		narrow := &runnerdv1.Budget{MaxIterations: proto.Uint32(3), MaxToolCalls: proto.Uint32(0), MaxCostCents: proto.Float64(0)}
+		narrow := &runnerdv1.Budget{MaxIterations: proto.Uint32(3), MaxToolCalls: proto.Uint32(0), MaxCostCents: new(0)}
 		run := w.play(t, "std", harness.Steps(harness.Answer("done")), budget(narrow))
 		got := w.Done(t, run).GetSpec().GetBudget()
 		if got.GetMaxIterations() != 3 || got.GetMaxToolCalls() != 0 || got.GetMaxCostCents() != 0 || got.GetMaxConsecutiveFailures() != 5 {
@@ -193,9 +193,9 @@ func TestBudget(t *testing.T) {
 		t.Parallel()
 		// One decision that fails, costs too much and is the last: its iteration, its cost, its failures.
 		bad := harness.Forever(harness.Costing(harness.Calls("nothing", "{}"), 2, 1, 1))
-		limits := func(iterations uint32, cap float64) with {
+		limits := func(iterations uint32, cost float64) with {
 			return budget(&runnerdv1.Budget{
-				MaxIterations: proto.Uint32(iterations), MaxCostCents: proto.Float64(cap), MaxConsecutiveFailures: proto.Uint32(1),
+				MaxIterations: new(iterations), MaxCostCents: new(cost), MaxConsecutiveFailures: proto.Uint32(1),
 			})
 		}
 		for reason, limit := range map[runnerdv1.StopReason]with{
@@ -254,7 +254,7 @@ func TestBudget(t *testing.T) {
 				[]any{harness.Calls("put", "{}", "put", "{}"), harness.Calls("put", "{}"), answer},
 			},
 			"MAX_COST": {
-				&runnerdv1.Budget{MaxCostCents: proto.Float64(1)}, &runnerdv1.Budget{MaxCostCents: proto.Float64(10)},
+				&runnerdv1.Budget{MaxCostCents: new(1)}, &runnerdv1.Budget{MaxCostCents: proto.Float64(10)},
 				[]any{harness.Costing(harness.Calls("look", "{}"), 2, 1, 1), answer},
 			},
 		} {

@@ -198,7 +198,7 @@ func TestUnreachable(t *testing.T) {
 		equal(t, "retries", len(retried), 2)
 		for i, ev := range retried {
 			r := ev.GetDecideRetried()
-			equal(t, "attempt", r.GetAttempt(), uint32(i+2)) //nolint:gosec // small
+			equal(t, "attempt", r.GetAttempt(), uint32(i+2))
 			equal(t, "code", r.GetCode(), "UNAVAILABLE")
 			if wait := r.GetRetryAt().AsTime().Sub(ev.GetTime().AsTime()); wait < 500*time.Millisecond || wait > 21*time.Second {
 				t.Errorf("backoff is %s", wait)

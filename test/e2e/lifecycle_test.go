@@ -126,7 +126,7 @@ func TestLifecycle(t *testing.T) {
 			t.Errorf("events are %q, want %q", got, want)
 		}
 		for i, ev := range harness.Only(w.Events(t, run), "iteration_started") {
-			equal(t, "iteration", ev.GetIterationStarted().GetIteration(), uint32(i+1)) //nolint:gosec // small
+			equal(t, "iteration", ev.GetIterationStarted().GetIteration(), uint32(i+1))
 			equal(t, "leg", ev.GetLeg(), 1)
 		}
 	})

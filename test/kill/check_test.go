@@ -10,9 +10,6 @@ import (
 	"sync"
 	"testing"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 	"github.com/runnerd/runnerd/pkg/runner"
 	"github.com/runnerd/runnerd/test/e2e/harness"
@@ -45,10 +42,10 @@ func (w *watcher) follow(ctx context.Context) error {
 		})
 		return errors.Join(failed, err)
 	})
-	if ctx.Err() != nil || status.Code(err) == codes.Canceled {
-		return nil // the test has seen enough
+	if err != nil && ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil // the test has seen enough
 }
 
 func (w *watcher) take(f harness.Frame) error {

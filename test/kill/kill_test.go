@@ -39,7 +39,7 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 }
 
 func TestKillUnderLoad(t *testing.T) {
-	kills := int(number(t, "RUNNERD_KILLS", defaultKills)) //nolint:gosec // a small number
+	kills := int(number(t, "RUNNERD_KILLS", defaultKills))
 	seed := number(t, "RUNNERD_SEED", rand.Uint64())
 	t.Logf("RUNNERD_KILLS=%d RUNNERD_SEED=%d", kills, seed)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute+time.Duration(kills)*5*time.Second)

@@ -43,7 +43,7 @@ func (l *load) choose(n int, names ...any) int {
 	h := fnv.New64a()
 	fmt.Fprintln(h, append([]any{l.seed}, names...)...)
 	sum := h.Sum64()
-	return int((sum ^ sum>>32) % uint64(n)) //nolint:gosec // n is small
+	return int((sum ^ sum>>32) % uint64(n))
 }
 
 func newLoad(seed uint64) (*load, *configv1.Config, error) {

@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -10,7 +9,7 @@ import (
 )
 
 // compare checks one run against its recording.
-func (w *world) compare(ctx context.Context, t *testing.T, r *run) {
+func (w *world) compare(t *testing.T, r *run) {
 	if r.err != nil {
 		t.Fatalf("its watcher ended with %v", r.err)
 	}

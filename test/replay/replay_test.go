@@ -65,7 +65,7 @@ func replay(t *testing.T, kills int) {
 	var differences []string
 	var hits, several int
 	for _, run := range w.runs {
-		t.Run(run.ID, func(t *testing.T) { w.compare(ctx, t, run) })
+		t.Run(run.ID, func(t *testing.T) { w.compare(t, run) })
 		for _, d := range run.differs {
 			differences = append(differences, run.ID+"\t"+d)
 		}
@@ -129,7 +129,6 @@ func differencesTable(t *testing.T) []string {
 // world is a daemon with an agent, and a tool host, for each set of tools.
 type world struct {
 	brain  *harness.Brain
-	hosts  []*harness.Hands
 	daemon *harness.Daemon
 	runs   []*run
 	killed []chan struct{} // closed when that round's kill was done
@@ -191,7 +190,7 @@ func newWorld(t *testing.T, all []*recording, kills int) *world {
 				DecideService: "recorded", ToolHosts: []string{run.agent},
 				Budget: &runnerdv1.Budget{ // the limits are not what is replayed
 					MaxIterations: proto.Uint32(1000), MaxToolCalls: proto.Uint32(1000),
-					MaxCostCents: proto.Float64(1e6), MaxConsecutiveFailures: proto.Uint32(0),
+					MaxCostCents: new(1e6), MaxConsecutiveFailures: proto.Uint32(0),
 				},
 			}
 			agents[key] = run

@@ -79,6 +79,7 @@ type decideServer struct {
 	brain *Brain
 }
 
+// Decide implements DecideServiceServer.
 func (s *decideServer) Decide(req *runnerdv1.DecideRequest, stream DecideStream) error {
 	b, run := s.brain, req.GetRunId()
 	b.mu.Lock()
@@ -128,14 +129,9 @@ func Steps(steps ...any) Step {
 	}
 }
 
-// Forever answers every iteration with the same step.
-func Forever(step any) Step {
-	return func(req *runnerdv1.DecideRequest, s DecideStream) error {
-		if d, ok := step.(*runnerdv1.Decision); ok {
-			return Send(s, d)
-		}
-		return step.(Step)(req, s)
-	}
+// Forever answers every iteration with the same decision.
+func Forever(d *runnerdv1.Decision) Step {
+	return func(_ *runnerdv1.DecideRequest, s DecideStream) error { return Send(s, d) }
 }
 
 // Hang waits until the Decide is cancelled.

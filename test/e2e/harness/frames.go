@@ -61,6 +61,7 @@ func (d *Daemon) Frames(ctx context.Context, req *runnerdv1.StreamEventsRequest,
 // frameCodec hands on received messages as they are.
 type frameCodec struct{ encoding.CodecV2 }
 
+// Unmarshal hands on a message as it came, if bytes are asked for.
 func (c frameCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	if wire, ok := v.(*[]byte); ok {
 		*wire = data.Materialize()

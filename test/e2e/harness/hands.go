@@ -7,7 +7,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 )
@@ -97,6 +96,7 @@ type hostServer struct {
 	hands *Hands
 }
 
+// ListTools implements ToolHostServiceServer.
 func (s *hostServer) ListTools(context.Context, *runnerdv1.ToolHostServiceListToolsRequest) (*runnerdv1.ToolHostServiceListToolsResponse, error) {
 	h := s.hands
 	h.mu.Lock()
@@ -107,6 +107,7 @@ func (s *hostServer) ListTools(context.Context, *runnerdv1.ToolHostServiceListTo
 	return &runnerdv1.ToolHostServiceListToolsResponse{Tools: h.tools, HasGetCall: h.getCall != nil}, nil
 }
 
+// CallTool implements ToolHostServiceServer.
 func (s *hostServer) CallTool(req *runnerdv1.CallToolRequest, stream CallStream) error {
 	h, run := s.hands, req.GetRunId()
 	h.mu.Lock()
@@ -128,6 +129,7 @@ func (s *hostServer) CallTool(req *runnerdv1.CallToolRequest, stream CallStream)
 	return stream.Send(&runnerdv1.CallToolResponse{Event: &runnerdv1.CallToolResponse_Result{Result: result}})
 }
 
+// GetCall implements ToolHostServiceServer.
 func (s *hostServer) GetCall(_ context.Context, req *runnerdv1.GetCallRequest) (*runnerdv1.GetCallResponse, error) {
 	s.hands.mu.Lock()
 	get := s.hands.getCall
@@ -151,13 +153,13 @@ func Tool(name, schema string, declare ...func(*runnerdv1.Annotations)) *runnerd
 }
 
 // ReadOnly declares that a tool changes nothing.
-func ReadOnly(a *runnerdv1.Annotations) { a.ReadOnly = proto.Bool(true) }
+func ReadOnly(a *runnerdv1.Annotations) { a.ReadOnly = new(true) }
 
 // Idempotent declares that two calls with one key have the effect of one.
-func Idempotent(a *runnerdv1.Annotations) { a.Idempotent = proto.Bool(true) }
+func Idempotent(a *runnerdv1.Annotations) { a.Idempotent = new(true) }
 
 // Harmless declares that a tool destroys nothing, so that it is of tier 2.
-func Harmless(a *runnerdv1.Annotations) { a.Destructive = proto.Bool(false) }
+func Harmless(a *runnerdv1.Annotations) { a.Destructive = new(false) }
 
 // HangCall waits until the call is cancelled.
 func HangCall(_ *runnerdv1.CallToolRequest, s CallStream) (*runnerdv1.ToolResult, error) {

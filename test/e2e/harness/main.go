@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,25 +20,25 @@ func Main(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}
-	os.Exit(code)
+	os.Exit(code) //nolint:forbidigo // all that a TestMain does
 }
 
-func runAll(m *testing.M) (int, error) {
+func runAll(m *testing.M) (code int, err error) {
 	dir, err := os.MkdirTemp("", "runnerd-e2e-")
 	if err != nil {
 		return 1, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	if err := build(dir); err != nil {
 		return 1, err
 	}
-	code := m.Run()
+	code = m.Run()
 
 	exits.Lock()
 	defer exits.Unlock()
 	var errs []error
-	for i := len(exits.funcs) - 1; i >= 0; i-- {
-		errs = append(errs, exits.funcs[i]())
+	for _, v := range slices.Backward(exits.funcs) {
+		errs = append(errs, v())
 	}
 	return code, errors.Join(errs...)
 }
