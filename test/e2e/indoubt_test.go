@@ -1,7 +1,10 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -21,6 +24,8 @@ import (
 type doubtful struct {
 	*world
 	desk *harness.Hands
+
+	lines map[string]*relay // by agent: the way to the hands
 
 	mu      sync.Mutex
 	lookups map[string]func(*runnerdv1.GetCallRequest) (*runnerdv1.GetCallResponse, error)
@@ -51,6 +56,18 @@ func newDoubtful(t *testing.T) *doubtful {
 	}
 	w.cfg.Agents["hasty"] = &configv1.Agent{
 		DecideService: "brain", ToolHosts: []string{"hands"}, InDoubt: "fail", ToolTimeout: durationpb.New(time.Second),
+	}
+	d.lines = map[string]*relay{}
+	for _, policy := range []string{"tells", "asks"} {
+		line := &relay{to: w.hands.Addr, addr: "127.0.0.1:0"}
+		if err := line.open(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(line.cut)
+		name := policy + "-relayed"
+		d.lines[name] = line
+		w.cfg.ToolHosts[name] = &configv1.ToolHost{Address: line.addr}
+		w.cfg.Agents[name] = &configv1.Agent{DecideService: "brain", ToolHosts: []string{name}, InDoubt: w.cfg.Agents[policy].InDoubt}
 	}
 	w.Daemon = harness.Start(t, w.cfg)
 	return d
@@ -246,7 +263,29 @@ func TestInDoubt(t *testing.T) {
 		equal(t, "reason", shown(t, d.world, run, 2).GetReason(), unknown)
 	})
 
-	t.Run("a call that never left is sent again, whatever its class", func(t *testing.T) {
+	t.Run("a call that never left is sent again, whatever its class and the policy", func(t *testing.T) {
+		t.Parallel()
+		for _, agent := range []string{"tells-relayed", "asks-relayed"} {
+			line := d.lines[agent]
+			run := d.play(t, agent, harness.Steps(
+				func(_ *runnerdv1.DecideRequest, s harness.DecideStream) error {
+					line.cut() // the tools are pinned, nothing is being sent
+					return harness.Send(s, harness.Calls("charge", "{}"))
+				}, harness.Answer("done")))
+			d.UntilType(t, run, "tool_call_started")
+			retried := d.UntilType(t, run, "tool_call_retried").GetToolCallRetried()
+			if err := line.open(); err != nil {
+				t.Fatal(err)
+			}
+			equal(t, "cause", retried.GetCause(), runnerdv1.LostCause_LOST_CAUSE_NOT_SENT)
+			ended(t, d.Done(t, run), runnerdv1.StopReason_STOP_REASON_COMPLETED, "completed")
+			equal(t, "what the model is told", shown(t, d.world, run, 2).GetText(), "ok")
+			equal(t, "calls that reached the host", len(d.hands.Calls(run)), 1)
+			equal(t, "doubts", harness.Count(d.Events(t, run), "tool_call_in_doubt"), 0)
+		}
+	})
+
+	t.Run("a call that its host refuses has an outcome", func(t *testing.T) {
 		t.Parallel()
 		run := d.play(t, "tells", harness.Steps(harness.Calls("charge", "{}"), harness.Answer("done")), calls(refuse(codes.FailedPrecondition)))
 		ended(t, d.Done(t, run), runnerdv1.StopReason_STOP_REASON_COMPLETED, "completed")
@@ -276,6 +315,62 @@ func otherVerdict(verdict runnerdv1.ApprovalVerdict) runnerdv1.ApprovalVerdict {
 		return approve
 	}
 	return deny
+}
+
+// relay is a line to a host that can be cut, so that there is nobody to call at its address.
+type relay struct {
+	to, addr string
+
+	mu    sync.Mutex
+	lis   net.Listener
+	conns []net.Conn
+}
+
+func (r *relay) open() error {
+	lis, err := new(net.ListenConfig).Listen(context.Background(), "tcp", r.addr)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lis, r.addr = lis, lis.Addr().String()
+	go func() {
+		for {
+			from, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			r.join(from)
+		}
+	}()
+	return nil
+}
+
+func (r *relay) join(from net.Conn) {
+	to, err := new(net.Dialer).DialContext(context.Background(), "tcp", r.to)
+	if err != nil {
+		_ = from.Close()
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.conns = append(r.conns, from, to)
+	for _, pair := range [][2]net.Conn{{from, to}, {to, from}} {
+		go func() {
+			_, _ = io.Copy(pair[0], pair[1]) // ends with the line
+			_ = pair[0].Close()
+		}()
+	}
+}
+
+func (r *relay) cut() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_ = r.lis.Close()
+	for _, conn := range r.conns {
+		_ = conn.Close()
+	}
+	r.conns = nil
 }
 
 // TestCrashInCall kills the daemon around one effect: before it, after it, and after its record.
