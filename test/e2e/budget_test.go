@@ -59,7 +59,7 @@ func TestBudget(t *testing.T) {
 		} {
 			w.refuses(t, b, "BUDGET_TOO_WIDE", field)
 		}
-		narrow := &runnerdv1.Budget{MaxIterations: proto.Uint32(3), MaxToolCalls: proto.Uint32(0), MaxCostCents: new(0)}
+		narrow := &runnerdv1.Budget{MaxIterations: proto.Uint32(3), MaxToolCalls: proto.Uint32(0), MaxCostCents: proto.Float64(0)}
 		run := w.play(t, "std", harness.Steps(harness.Answer("done")), budget(narrow))
 		got := w.Done(t, run).GetSpec().GetBudget()
 		if got.GetMaxIterations() != 3 || got.GetMaxToolCalls() != 0 || got.GetMaxCostCents() != 0 || got.GetMaxConsecutiveFailures() != 5 {
@@ -254,7 +254,7 @@ func TestBudget(t *testing.T) {
 				[]any{harness.Calls("put", "{}", "put", "{}"), harness.Calls("put", "{}"), answer},
 			},
 			"MAX_COST": {
-				&runnerdv1.Budget{MaxCostCents: new(1)}, &runnerdv1.Budget{MaxCostCents: proto.Float64(10)},
+				&runnerdv1.Budget{MaxCostCents: proto.Float64(1)}, &runnerdv1.Budget{MaxCostCents: proto.Float64(10)},
 				[]any{harness.Costing(harness.Calls("look", "{}"), 2, 1, 1), answer},
 			},
 		} {

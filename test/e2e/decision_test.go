@@ -341,7 +341,7 @@ func TestDecisionCases(t *testing.T) {
 	t.Run("CASE-09 neither text nor calls", func(t *testing.T) {
 		t.Parallel()
 		run := w.play(t, "std", harness.Forever(&runnerdv1.Decision{Usage: &runnerdv1.Usage{
-			InputTokens: proto.Int64(86183), OutputTokens: proto.Int64(2), CostCents: proto.Float64(0.5),
+			InputTokens: proto.Int64(86183), OutputTokens: proto.Int64(2), CostCents: new(0.5),
 		}}))
 		got := w.Done(t, run)
 		ended(t, got, runnerdv1.StopReason_STOP_REASON_DECISION_INVALID, "failed:model_logic")
@@ -369,8 +369,8 @@ func TestDecisionCases(t *testing.T) {
 	t.Run("CASE-20 costs that are negative, no number, or too much", func(t *testing.T) {
 		t.Parallel()
 		for name, usage := range map[string]*runnerdv1.Usage{
-			"negative": {CostCents: proto.Float64(-5)}, "nan": {CostCents: proto.Float64(math.NaN())},
-			"infinite": {CostCents: proto.Float64(math.Inf(1))}, "huge": {CostCents: proto.Float64(1e308)},
+			"negative": {CostCents: proto.Float64(-5)}, "nan": {CostCents: new(math.NaN())},
+			"infinite": {CostCents: new(math.Inf(1))}, "huge": {CostCents: new(1e308)},
 			"tokens": {InputTokens: proto.Int64(-1)},
 		} {
 			d := harness.Calls("charge", "{}")

@@ -220,7 +220,7 @@ func TestStream(t *testing.T) {
 			}
 			return harness.Send(s, harness.Calls("charge", "{}"))
 		}, harness.Answer("done")), calls(func(_ *runnerdv1.CallToolRequest, s harness.CallStream) (*runnerdv1.ToolResult, error) {
-			progress := &runnerdv1.Progress{Message: "half", Fraction: proto.Float64(0.5)}
+			progress := &runnerdv1.Progress{Message: "half", Fraction: new(0.5)}
 			event := &runnerdv1.CallToolResponse_Progress{Progress: progress}
 			return &runnerdv1.ToolResult{Text: "ok"}, s.Send(&runnerdv1.CallToolResponse{Event: event})
 		}))

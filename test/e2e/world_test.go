@@ -81,7 +81,7 @@ func newWorld() (*world, error) {
 			"std": agent(nil),
 			"wide": agent(func(a *configv1.Agent) {
 				a.BudgetMax = &runnerdv1.Budget{
-					MaxIterations: proto.Uint32(1000), MaxToolCalls: proto.Uint32(1000), MaxCostCents: proto.Float64(1e9),
+					MaxIterations: proto.Uint32(1000), MaxToolCalls: proto.Uint32(1000), MaxCostCents: new(1e9),
 					MaxConsecutiveFailures: proto.Uint32(0),
 				}
 			}),
