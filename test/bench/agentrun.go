@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -24,13 +25,13 @@ func agentRunRows() (rows []string) {
 
 // agentRuns measures workload agent-run at several numbers of runs in flight on all engines.
 func (b *bench) agentRuns(ctx context.Context) error {
-	samples := map[string][]sample{} // by engine/in flight
-	latency := map[string][][]float64{}
-	disk := map[string][]float64{}
+	samples := map[string][]runSample{} // by engine/in flight, one a round
+	var loud []time.Duration            // how slow the disk was before and after each round
+	before, err := b.probeDisk("before round 1")
+	if err != nil {
+		return err
+	}
 	for round := range b.rounds {
-		if err := b.probeDisk(fmt.Sprintf("round %d", round+1)); err != nil {
-			return err
-		}
 		for _, inFlight := range inFlights {
 			for i := range engines {
 				name := engines[(i+round)%len(engines)] // no engine is always first
@@ -38,46 +39,60 @@ func (b *bench) agentRuns(ctx context.Context) error {
 				if err != nil {
 					return fmt.Errorf("%s with %d in flight: %w", name, inFlight, err)
 				}
-				key := fmt.Sprintf("%s/%d", name, inFlight)
-				samples[key] = append(samples[key], s.sample)
-				if inFlight == 1 {
-					latency[name] = append(latency[name], s.intervals)
-				}
-				disk[key] = append(disk[key], s.bytesPerRun)
+				key := at(name, inFlight)
+				samples[key] = append(samples[key], s)
 				b.note("%-16s round %d: %7.0f iterations/s, %.3f CPU s/1000, peak %4.0f MB (now heap %.0f, mapped files %.0f), %5.1f KB/run%s",
 					key, round+1, s.rate(), s.cpuPer1000(), s.peakMegabyte(), float64(s.memory.anonymous)/1e6, float64(s.memory.file)/1e6,
 					s.bytesPerRun/1e3, s.note)
 			}
 		}
+		after, err := b.probeDisk(fmt.Sprintf("after round %d", round+1))
+		if err != nil {
+			return err
+		}
+		loud = append(loud, max(before, after))
+		before = after
 	}
-	middle := func(key string, of func(sample) float64) float64 { return median(pick(samples[key], of)) }
-	for _, inFlight := range inFlights {
-		at := func(engine string) string { return fmt.Sprintf("%s/%d", engine, inFlight) }
+	rounds := quiet(loud)
+	b.note("figures are medians of %d quiet rounds of %d", len(rounds), b.rounds)
+	for key := range samples {
+		samples[key] = only(samples[key], rounds)
+	}
+	b.addAgentRuns(samples)
+	return nil
+}
+
+// at is the key of the samples of an engine.
+func at(engine string, inFlight int) string { return fmt.Sprintf("%s/%d", engine, inFlight) }
+
+// addAgentRuns makes the rows of the samples.
+func (b *bench) addAgentRuns(samples map[string][]runSample) {
+	middle := func(engine string, inFlight int, of func(runSample) float64) float64 {
+		return median(pick(samples[at(engine, inFlight)], of))
+	}
+	compare := func(engine, floor string, inFlight int, name string, speed, cost target) {
+		b.add(row{name + "/iterations_per_second", middle(engine, inFlight, runSample.rate), "1/s", middle(floor, inFlight, runSample.rate), speed})
+		b.add(row{name + "/cpu_per_1000_iterations", middle(engine, inFlight, runSample.cpuPer1000), "s", middle(floor, inFlight, runSample.cpuPer1000), cost})
+	}
+	for _, n := range inFlights {
 		speed, cost := target{}, target{}
-		if inFlight == 64 {
+		if n == 64 {
 			speed, cost = atLeast(0.5), atMost(2.2)
 		}
-		bolt, own := at("floor-bbolt"), at("runnerd")
-		name := fmt.Sprintf("agent-run/%d/", inFlight)
-		b.add(row{bolt + "/iterations_per_second", middle(bolt, sample.rate), "1/s", middle(at("floor-go"), sample.rate), target{}})
-		b.add(row{bolt + "/cpu_per_1000_iterations", middle(bolt, sample.cpuPer1000), "s", middle(at("floor-go"), sample.cpuPer1000), target{}})
-		b.add(row{name + "iterations_per_second", middle(own, sample.rate), "1/s", middle(bolt, sample.rate), speed})
-		b.add(row{name + "cpu_per_1000_iterations", middle(own, sample.cpuPer1000), "s", middle(bolt, sample.cpuPer1000), cost})
+		compare("floor-bbolt", "floor-go", n, fmt.Sprintf("floor-bbolt/%d", n), target{}, target{})
+		compare("runnerd", "floor-bbolt", n, fmt.Sprintf("agent-run/%d", n), speed, cost)
 	}
-	percentile := func(engine string, q float64) float64 {
-		var each []float64
-		for _, intervals := range latency[engine] {
-			each = append(each, quantile(intervals, q))
-		}
-		return median(each)
+	latency := func(name string, q float64, most float64) {
+		of := func(s runSample) float64 { return quantile(s.intervals, q) }
+		b.add(row{"agent-run/1/" + name, middle("runnerd", 1, of), "ms", middle("floor-bbolt", 1, of), atMost(most)})
 	}
-	b.add(row{"agent-run/1/iteration_p50", percentile("runnerd", 0.5), "ms", percentile("floor-bbolt", 0.5), atMost(1.5)})
-	b.add(row{"agent-run/1/iteration_p99", percentile("runnerd", 0.99), "ms", percentile("floor-bbolt", 0.99), atMost(2)})
-	b.add(row{"agent-run/512/iterations_per_second_to_64", middle("runnerd/512", sample.rate), "1/s", middle("runnerd/64", sample.rate), atLeast(1)})
-	b.add(row{"agent-run/64/peak_memory", middle("runnerd/64", sample.peakMegabyte), "MB", 100, atMost(1)})
-	b.add(row{"agent-run/512/peak_memory", middle("runnerd/512", sample.peakMegabyte), "MB", 160, atMost(1)})
-	b.add(row{"agent-run/64/disk_per_run", median(disk["runnerd/64"]), "B", median(disk["floor-bbolt/64"]), atMost(1.2)})
-	return nil
+	latency("iteration_p50", 0.5, 1.5)
+	latency("iteration_p99", 0.99, 2)
+	b.add(row{"agent-run/512/iterations_per_second_to_64", middle("runnerd", 512, runSample.rate), "1/s", middle("runnerd", 64, runSample.rate), atLeast(1)})
+	b.add(row{"agent-run/64/peak_memory", middle("runnerd", 64, runSample.peakMegabyte), "MB", 100, atMost(1)})
+	b.add(row{"agent-run/512/peak_memory", middle("runnerd", 512, runSample.peakMegabyte), "MB", 160, atMost(1)})
+	perRun := func(s runSample) float64 { return s.bytesPerRun }
+	b.add(row{"agent-run/64/disk_per_run", middle("runnerd", 64, perRun), "B", middle("floor-bbolt", 64, perRun), atMost(1.2)})
 }
 
 // runSample is what one engine did in one round.
@@ -171,12 +186,31 @@ func commitNote(e engine) (string, error) {
 
 func micro(ns int64) time.Duration { return time.Duration(ns).Round(time.Microsecond) }
 
-// probeDisk notes how long syncs take just now, as a histogram.
-func (b *bench) probeDisk(when string) error {
+// quiet returns the rounds in which the disk was at most twice as slow as in the quietest.
+func quiet(loud []time.Duration) (rounds []int) {
+	for i, d := range loud {
+		if d <= 2*slices.Min(loud) {
+			rounds = append(rounds, i)
+		}
+	}
+	return rounds
+}
+
+// only returns the values of some rounds.
+func only[T any](all []T, rounds []int) []T {
+	some := make([]T, len(rounds))
+	for i, round := range rounds {
+		some[i] = all[round]
+	}
+	return some
+}
+
+// probeDisk notes how long syncs take just now, as a histogram, and returns what nine of ten do not exceed.
+func (b *bench) probeDisk(when string) (p90 time.Duration, err error) {
 	path := filepath.Join(b.dir, "probe")
 	f, err := os.Create(path)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer os.Remove(path)
 	defer f.Close()
@@ -185,17 +219,17 @@ func (b *bench) probeDisk(when string) error {
 	page := make([]byte, 4096)
 	for i := range times {
 		if _, err := f.WriteAt(page, int64(i)*int64(len(page))); err != nil {
-			return err
+			return 0, err
 		}
 		began := time.Now()
 		if err := datasync(f); err != nil {
-			return err
+			return 0, err
 		}
 		times[i] = int64(time.Since(began))
 	}
 	b.note("%s: fdatasync of 4 KiB p50 %v p90 %v p99 %v max %v; %s", when, micro(quantile(times, 0.5)),
 		micro(quantile(times, 0.9)), micro(quantile(times, 0.99)), micro(quantile(times, 1)), histogram(times))
-	return nil
+	return time.Duration(quantile(times, 0.9)), nil
 }
 
 // histogram prints how many times fall below each power of two of 32 µs.

@@ -31,13 +31,13 @@ const eventBytes = 1300
 // commitRate measures appends of one event by so many runs at once. The floor is bbolt itself: transactions that put
 // as many values of the stored size as the store had in a group on average, under keys that only grow.
 func (b *bench) commitRate(ctx context.Context) error {
-	span := 800 * time.Millisecond
+	span := 250 * time.Millisecond
 	if b.quick {
-		span /= 10
+		span /= 5
 	}
 	for _, n := range writers {
 		var own, least []float64
-		for range b.few(3) {
+		for range b.few(8) { // short and often: both meet the same disk
 			stats, rate, err := b.appendRate(ctx, n, span)
 			if err != nil {
 				return fmt.Errorf("append by %d: %w", n, err)

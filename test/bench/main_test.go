@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -66,6 +67,10 @@ func TestStatistics(t *testing.T) {
 	}
 	if hundred[0] != 100 {
 		t.Error("the values were sorted in place")
+	}
+	loud := []time.Duration{900, 300, 600, 601}
+	if got := only([]string{"a", "b", "c", "d"}, quiet(loud)); !slices.Equal(got, []string{"b", "c"}) {
+		t.Errorf("quiet rounds are %v, want b and c", got)
 	}
 	if got := (row{value: 1}).ratio(); !math.IsInf(got, 1) {
 		t.Errorf("ratio to nothing is %v, want infinite", got)
