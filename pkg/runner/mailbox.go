@@ -3,6 +3,8 @@ package runner
 import (
 	"sync"
 
+	"google.golang.org/protobuf/proto"
+
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 	"github.com/runnerd/runnerd/pkg/runner/internal/runstate"
 )
@@ -39,27 +41,43 @@ func (it *item) own() bool {
 	return it.effect != "" || restart
 }
 
-// maxInline bounds the inline parts in bytes that one turn takes in. An event may stand in its append twice, whole and
-// redacted, and an answer in two events, so that this keeps an append within the store's limit.
-const maxInline = maxInlineFact + 32<<10
+const (
+	// maxInline bounds what one turn takes in, in bytes of events. An event may stand in its append twice, whole and
+	// redacted, so that this keeps an append within the store's limit.
+	maxInline = 160 << 10
+	// eventRoom is about what the events of a fact take beside the parts that it brings.
+	eventRoom = 1 << 10
+)
 
 // inlineSize is about how many bytes a fact adds to the events of its turn.
 func inlineSize(fact runstate.Fact) int {
 	switch f := fact.(type) {
+	case nil:
+		return 0
 	case runstate.Decided:
-		return maxInlineFact // its bound: what is more was put into blobs
+		return maxInline // an answer stands in two events, and each call of up to 128 has some of its own
 	case runstate.CallFinished:
-		return len(f.Result.Text) + len(f.Result.StructuredJSON)
+		return eventRoom + resultSize(f.Result)
 	case runstate.Input:
 		if f.TextRef == nil {
-			return len(f.Text)
+			return eventRoom + len(f.Text)
 		}
 	case runstate.Vote:
+		size := eventRoom + len(f.Reason)
 		if f.Result != nil {
-			return len(f.Result.Text) + len(f.Result.StructuredJSON)
+			size += resultSize(*f.Result)
 		}
+		return size
 	}
-	return 0
+	return eventRoom
+}
+
+func resultSize(r runstate.Result) int {
+	size := len(r.Text) + len(r.StructuredJSON)
+	for _, ref := range r.Artifacts {
+		size += proto.Size(ref)
+	}
+	return size
 }
 
 // mailbox holds what came while the driver was busy.

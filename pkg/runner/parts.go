@@ -20,7 +20,7 @@ const (
 	// maxPart is the biggest part in bytes that stands in an event; a bigger one is an artifact.
 	maxPart = 64 << 10
 	// maxInlineFact bounds the parts in bytes that the events of one fact hold together.
-	maxInlineFact = 128 << 10
+	maxInlineFact = 64 << 10
 	// maxShown is how much of a result the model is shown, in bytes.
 	maxShown = 50_000
 	// maxResultBlobs is how many binary parts a result may have.
@@ -112,6 +112,9 @@ func (p *parts) decision(ctx context.Context, iteration, attempt uint32, d *runn
 		return refs, err
 	}
 	calls := d.GetToolCalls().GetCalls()
+	for _, call := range calls {
+		p.room -= len(call.GetId())
+	}
 	refs.Arguments = make([]*runnerdv1.ArtifactRef, len(calls))
 	for i, call := range calls {
 		if _, refs.Arguments[i], err = p.text(ctx, id(3+i), mimeJSON, call.GetArgumentsJson()); err != nil {

@@ -62,16 +62,24 @@ func (t *advance) pin(f Pinned) {
 	}}})
 }
 
-// maxPinnedFindings is how many findings are recorded with a run; ListTools gives them all.
-const maxPinnedFindings = 100
+// How many findings are recorded with a run, and how many bytes of each message; ListTools gives them all.
+const (
+	maxPinnedFindings = 100
+	maxPinnedMessage  = 1 << 10
+)
 
 // leftOut keeps the findings that took a tool out.
 func leftOut(findings []*runnerdv1.Finding) []*runnerdv1.Finding {
 	var out []*runnerdv1.Finding
 	for _, f := range findings {
-		if f.GetSeverity() == runnerdv1.FindingSeverity_FINDING_SEVERITY_ERROR && len(out) < maxPinnedFindings {
-			out = append(out, f)
+		if f.GetSeverity() != runnerdv1.FindingSeverity_FINDING_SEVERITY_ERROR || len(out) == maxPinnedFindings {
+			continue
 		}
+		if len(f.GetMessage()) > maxPinnedMessage {
+			f = proto.CloneOf(f) // others share it
+			f.Message = cutText(f.GetMessage(), maxPinnedMessage)
+		}
+		out = append(out, f)
 	}
 	return out
 }

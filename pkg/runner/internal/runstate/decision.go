@@ -15,6 +15,9 @@ import (
 // MaxCalls is the largest number of calls of a decision.
 const MaxCalls = 128
 
+// maxMetadata is the largest metadata of an answer in bytes.
+const maxMetadata = 16 << 10
+
 // deciding reports whether that attempt of a Decide is in progress.
 func (t *advance) deciding(iteration, attempt uint32) bool {
 	c := &t.st.ctl
@@ -46,6 +49,10 @@ func (t *advance) decided(f Decided) {
 	case len(calls) > MaxCalls:
 		t.invalid(f.Attempt, "too_many_calls", fmt.Sprintf("it holds %d calls; at most %d can be made at once", len(calls), MaxCalls),
 			d.GetText(), bill)
+		return
+	case len(made.GetMetadataJson()) > maxMetadata:
+		t.invalid(f.Attempt, "too_large", fmt.Sprintf("the metadata of the answer has %d bytes; at most %d are taken",
+			len(made.GetMetadataJson()), maxMetadata), d.GetText(), bill)
 		return
 	}
 	made.Attempt, made.Transport, made.Duration = f.Attempt, cutText(d.GetTransport(), 64), durationpb.New(f.Duration)

@@ -23,8 +23,11 @@ type verdict struct {
 func (t *advance) gate(calls []*runnerdv1.ToolCall, refs []*runnerdv1.ArtifactRef) {
 	left := int64(t.st.ctl.Budget.GetMaxToolCalls()) - int64(t.st.ctl.ToolCalls)
 	verdicts := make([]verdict, len(calls))
+	room := maxCheckMessages
 	for i, call := range calls {
 		v := t.st.judge(call)
+		v.message = cutText(v.message, max(room, minCheckMessage))
+		room -= len(v.message)
 		if v.verdict != runnerdv1.Verdict_VERDICT_FAILED {
 			if left <= 0 {
 				v.verdict, v.gate, v.rule = runnerdv1.Verdict_VERDICT_BLOCK, "limits", "max_tool_calls"
@@ -53,8 +56,9 @@ func (t *advance) gate(calls []*runnerdv1.ToolCall, refs []*runnerdv1.ArtifactRe
 // request is the event of a call as the model made it.
 func (st *State) request(id string, call *runnerdv1.ToolCall, ref *runnerdv1.ArtifactRef, v verdict) *runnerdv1.Event {
 	r := &runnerdv1.ToolCallRequested{
-		CallId: id, ProviderCallId: cutText(call.GetId(), maxProviderID), ToolName: call.GetName(), ArgumentsRaw: call.GetArgumentsJson(),
-		Verdict: v.verdict, Gate: v.gate, Rule: v.rule,
+		CallId: id, ProviderCallId: cutText(call.GetId(), maxProviderID), ToolName: shortName(call.GetName()),
+		ArgumentsRaw: call.GetArgumentsJson(),
+		Verdict:      v.verdict, Gate: v.gate, Rule: v.rule,
 	}
 	if ref != nil {
 		r.ArgumentsRaw, r.ArgumentsRef = "", ref
@@ -73,8 +77,16 @@ func (st *State) request(id string, call *runnerdv1.ToolCall, ref *runnerdv1.Art
 	return &runnerdv1.Event{Payload: &runnerdv1.Event_ToolCallRequested{ToolCallRequested: r}}
 }
 
-// maxProviderID is how much of the model's own id is kept, in characters.
+// maxProviderID is how much of the model's own id is kept, in bytes.
 const maxProviderID = 1024
+
+// shortName returns the name of a tool as it is recorded. No tool has a name that has to be cut.
+func shortName(name string) string {
+	if len(name) <= maxToolName {
+		return name
+	}
+	return cutText(name, maxToolName) + "…"
+}
 
 // judge checks one call (lookup, JSON, schema) and passes it through the gates.
 func (st *State) judge(call *runnerdv1.ToolCall) verdict {

@@ -8,8 +8,11 @@ import (
 
 const (
 	maxCheckMessage = 8 << 10 // bytes of what the model is told of a failed check
-	maxSchemaShown  = 4 << 10 // bytes of a schema in it
-	maxNamesShown   = 2 << 10 // bytes of the list of offered names in it
+	// Bytes of what it is told of all failed checks of a decision together, but of each at least the latter.
+	maxCheckMessages = 32 << 10
+	minCheckMessage  = 256
+	maxSchemaShown   = 4 << 10 // bytes of a schema in it
+	maxNamesShown    = 2 << 10 // bytes of the list of offered names in it
 )
 
 // unknownTool tells the model what it may call instead. Nothing is ever called by a name that is nearly right.
