@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -212,7 +213,6 @@ func (b *bench) probeDisk(when string) (p90 time.Duration, err error) {
 	if err != nil {
 		return 0, err
 	}
-	defer os.Remove(path)
 	defer f.Close()
 	const syncs = 200
 	times := make([]int64, syncs)
@@ -244,9 +244,9 @@ func histogram(ns []int64) string {
 		counts[i]++
 		last = max(last, i)
 	}
-	text := ""
-	for i := range last + 1 {
-		text += fmt.Sprintf(" <%v:%d", 32*time.Microsecond<<i, counts[i])
+	text := make([]string, last+1)
+	for i := range text {
+		text[i] = fmt.Sprintf("<%v:%d", 32*time.Microsecond<<i, counts[i])
 	}
-	return text[min(1, len(text)):]
+	return strings.Join(text, " ")
 }

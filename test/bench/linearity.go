@@ -36,9 +36,15 @@ func (b *bench) linearity(ctx context.Context) error {
 	middle := func(key string, of func(runSample) float64) float64 { return median(pick(samples[key], of)) }
 	perRun := func(s runSample) float64 { return s.bytesPerRun }
 	b.add(row{"linearity/disk_per_iteration", middle("runnerd/100", perRun) / 100, "B", middle("runnerd/10", perRun) / 10, atMost(1.2)})
-	b.add(row{"linearity/iterations_per_second", middle("runnerd/100", runSample.rate), "1/s",
-		middle("floor-bbolt/100", runSample.rate), target{}})
-	b.add(row{"linearity/cpu_per_1000_iterations", middle("runnerd/100", runSample.cpuPer1000), "s",
-		middle("floor-bbolt/100", runSample.cpuPer1000), target{}})
+	b.add(row{
+		"linearity/iterations_per_second", middle("runnerd/100", runSample.rate), "1/s",
+		middle("floor-bbolt/100", runSample.rate),
+		target{},
+	})
+	b.add(row{
+		"linearity/cpu_per_1000_iterations", middle("runnerd/100", runSample.cpuPer1000), "s",
+		middle("floor-bbolt/100", runSample.cpuPer1000),
+		target{},
+	})
 	return nil
 }

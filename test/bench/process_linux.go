@@ -54,7 +54,7 @@ func children(pid int) ([]int, error) {
 		return nil, err
 	}
 	var pids []int
-	for _, f := range bytes.Fields(b) {
+	for f := range bytes.FieldsSeq(b) {
 		n, err := strconv.Atoi(string(f))
 		if err != nil {
 			return nil, err

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 )
@@ -121,7 +120,7 @@ type toolStub struct {
 func (s *toolStub) ListTools(context.Context, *runnerdv1.ToolHostServiceListToolsRequest) (*runnerdv1.ToolHostServiceListToolsResponse, error) {
 	return &runnerdv1.ToolHostServiceListToolsResponse{Tools: []*runnerdv1.ToolDefinition{{
 		Name: toolName, Description: "Works for a while and says so.", InputSchemaJson: inputSchema,
-		Annotations: &runnerdv1.Annotations{Destructive: proto.Bool(false)},
+		Annotations: &runnerdv1.Annotations{Destructive: new(false)},
 	}}}, nil
 }
 

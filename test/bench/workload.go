@@ -6,8 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 )
 
@@ -45,7 +43,7 @@ func parseTask(task string) (w work, err error) {
 func (w work) decide(iteration int) *runnerdv1.Decision {
 	d := &runnerdv1.Decision{
 		Usage: &runnerdv1.Usage{
-			CostCents: proto.Float64(0.001), InputTokens: proto.Int64(int64(300 * iteration)), OutputTokens: proto.Int64(20),
+			CostCents: new(0.001), InputTokens: new(int64(300 * iteration)), OutputTokens: new(int64(20)),
 		},
 	}
 	if iteration > w.Iterations {
