@@ -209,8 +209,11 @@ func (t *advance) restart(f Restart) {
 		return
 	}
 	for _, c := range st.ctl.Calls {
-		if c.Status == callStarted {
+		switch {
+		case c.Status == callStarted:
 			t.lost(c, runnerdv1.LostCause_LOST_CAUSE_RESTART, "the daemon stopped while the call was in progress")
+		case c.Status == callLookup && c.Deadline.Before(t.now.Add(lookupTime)):
+			t.lookup(c, c.Cause, "the daemon stopped while the host was asked")
 		}
 	}
 }

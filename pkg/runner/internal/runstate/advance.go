@@ -16,8 +16,13 @@ func Advance(st *State, facts []Fact, now time.Time) (turn Turn, err error) {
 		st.offset, st.clock = max(0, st.ctl.Time.Sub(now)), true
 	}
 	t := &advance{st: st, now: now.Add(st.offset)}
-	t.expire()
 	turn.Replies = make([]Reply, 0, len(facts))
+	if len(facts) > 0 {
+		if restart, ok := facts[0].(Restart); ok { // before all else: the time before it is not the run's
+			turn.Replies, facts = append(turn.Replies, t.accept(restart)), facts[1:]
+		}
+	}
+	t.expire()
 	for _, f := range facts {
 		turn.Replies = append(turn.Replies, t.accept(f))
 	}

@@ -51,14 +51,14 @@ func (m *memory) apply(ev *runnerdv1.Event) {
 			m.observe(ev, o)
 		}
 	case *runnerdv1.Event_RunResumed:
-		m.message, m.hint, m.answer = "", "", nil
+		m.message, m.hint = "", "" // an answer that went over a limit may still end the run
 	case *runnerdv1.Event_RunCompleted:
 		m.answer = p.RunCompleted.GetAnswer()
 	case *runnerdv1.Event_RunFailed:
 		m.message, m.hint, m.answer = p.RunFailed.GetMessage(), p.RunFailed.GetHint(), p.RunFailed.GetAnswer()
 	case *runnerdv1.Event_IterationStarted:
 		m.entries = append(m.entries, m.waiting...)
-		m.waiting = nil
+		m.waiting, m.answer = nil, nil
 	case *runnerdv1.Event_DecisionMade:
 		m.decide(ev, p.DecisionMade)
 	case *runnerdv1.Event_DecisionInvalid:

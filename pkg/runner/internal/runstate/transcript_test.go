@@ -34,7 +34,7 @@ import (
 //	input TEXT [id=X]
 //	cancel MODE
 //	resume [max_iterations=N] [max_tool_calls=N] [max_cost_cents=N]
-//	restart
+//	restart [after=D]                         after that time, negative when the clock was set back
 //	tick D                                    time passes; then what the input lines say
 //	history                                   shows what the model remembers
 func TestTranscripts(t *testing.T) {
@@ -67,15 +67,14 @@ func transcribe(t *testing.T, w *world, d *datadriven.TestData) string {
 	t.Helper()
 	switch d.Cmd {
 	case "restart":
+		away := "0s"
+		d.MaybeScanArgs(t, "after", &away)
+		w.pass(t, d, away)
 		return shown(w, w.restart())
 	case "history":
 		return describeHistory(w.st.History())
 	case "tick":
-		by, err := time.ParseDuration(d.CmdArgs[0].Key)
-		if err != nil {
-			d.Fatalf(t, "%v", err)
-		}
-		w.now = w.now.Add(by)
+		w.pass(t, d, d.CmdArgs[0].Key)
 	}
 	var facts []Fact
 	if d.Cmd != "tick" {
@@ -91,6 +90,16 @@ func transcribe(t *testing.T, w *world, d *datadriven.TestData) string {
 		}
 	}
 	return shown(w, w.do(facts...))
+}
+
+// pass lets time pass.
+func (w *world) pass(t *testing.T, d *datadriven.TestData, by string) {
+	t.Helper()
+	span, err := time.ParseDuration(by)
+	if err != nil {
+		d.Fatalf(t, "%v", err)
+	}
+	w.now = w.now.Add(span)
 }
 
 // shown is a turn as transcripts show it.
