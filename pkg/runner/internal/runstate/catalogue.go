@@ -145,19 +145,19 @@ func BuildCatalogue(hosts []HostTools) (*Catalogue, []*runnerdv1.Finding) {
 		}
 		tooMany, tooLarge := 0, 0
 		for _, definition := range host.Tools {
-			if !found.lint(host, definition, offered) {
-				continue
-			}
-			if len(pb.GetTools()) >= MaxTools {
-				tooMany++
-				continue
-			}
 			tool := pinTool(host, definition)
-			if size += proto.Size(tool); size > MaxCatalogue {
+			full := size+proto.Size(tool) > MaxCatalogue // looked at first: a check takes time in the size
+			switch {
+			case full:
 				tooLarge++
-				continue
+				size = MaxCatalogue // those behind it stay out too
+			case !found.lint(host, definition, offered):
+			case len(pb.GetTools()) >= MaxTools:
+				tooMany++
+			default:
+				size += proto.Size(tool)
+				pb.Tools = append(pb.Tools, tool)
 			}
-			pb.Tools = append(pb.Tools, tool)
 		}
 		if tooMany > 0 {
 			found.tooMany(host.Host, tooMany)

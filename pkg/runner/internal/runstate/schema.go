@@ -19,6 +19,11 @@ const (
 	maxSchemaError = 2 << 10 // bytes of the text that says what is wrong with arguments
 	maxOneError    = 300     // bytes of one remark in it
 
+	// The library follows a schema's scopes outwards from each of its parts, so that compiling takes time in the
+	// product of size and depth: minutes for 64 KiB. At these bounds it is less than a second.
+	maxSchemaDepth = 128     // arrays and objects in each other
+	maxSchemaWork  = 1 << 17 // depths of all arrays and objects, added up
+
 	// schemaURL is where a schema is taken to stand, so that relative references lead to where nothing is.
 	schemaURL = "schema:///input"
 )
@@ -56,6 +61,10 @@ func compileSchema(text string) (*argumentSchema, error) {
 	}
 	if !sensibleNumbers(document) {
 		return nil, errors.New("the schema holds a number that is too long or too large")
+	}
+	if work := maxSchemaWork; !compilesInTime(document, 1, &work) {
+		return nil, fmt.Errorf("the schema is nested too deeply: at most %d levels, and %d added up over all its parts",
+			maxSchemaDepth, maxSchemaWork)
 	}
 	compiler := jsonschema.NewCompiler()
 	compiler.DefaultDraft(jsonschema.Draft2020)
@@ -186,6 +195,25 @@ func sensibleNumbers(document any) bool {
 		}
 	}
 	return true
+}
+
+// compilesInTime says whether a part of a schema that stands at a depth can be compiled with the work that is left, and
+// takes it off.
+func compilesInTime(part any, depth int, work *int) bool {
+	ok := true
+	switch v := part.(type) {
+	case []any:
+		*work -= depth
+		ok = !slices.ContainsFunc(v, func(item any) bool { return !compilesInTime(item, depth+1, work) })
+	case map[string]any:
+		*work -= depth
+		for _, item := range v {
+			ok = ok && compilesInTime(item, depth+1, work)
+		}
+	default:
+		return true
+	}
+	return ok && depth <= maxSchemaDepth && *work >= 0
 }
 
 var english = message.NewPrinter(language.English)

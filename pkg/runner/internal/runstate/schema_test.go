@@ -92,6 +92,11 @@ func TestSchemaRefused(t *testing.T) {
 		"no schema":                              {`42`, "does not compile"},
 		"a pattern that is not RE2":              {`{"properties":{"a":{"pattern":"(?=x)"}}}`, "does not compile"},
 		"a number without end":                   {`{"properties":{"a":{"minimum":1e999999}}}`, "too large"},
+		"too deep":                               {strings.Repeat(`{"not":`, 3000) + "{}" + strings.Repeat("}", 3000), "nested too deeply"},
+		"wide where it is deep": {
+			strings.Repeat(`{"allOf":[`, 60) + strings.Repeat(`{"not":{}},`, 22_000) + "{}" + strings.Repeat("]}", 60),
+			"nested too deeply",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -144,6 +149,16 @@ func TestCheckArgumentsIsBounded(t *testing.T) {
 		t.Parallel()
 		items := strings.TrimSuffix(strings.Repeat(`{"n":1},`, 100_000), ",")
 		if err := checked(t, `{"properties":{"a":{"items":{"properties":{"n":{"type":"integer"}}}}}}`, `{"a":[`+items+`]}`); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("a large honest schema", func(t *testing.T) {
+		t.Parallel()
+		var properties strings.Builder
+		for i := range 4000 {
+			fmt.Fprintf(&properties, `"p%d":{"type":"array","items":{"type":"string"}},`, i)
+		}
+		if err := checked(t, `{"properties":{`+properties.String()+`"n":{"type":"null"}}}`, `{"n":null}`); err != nil {
 			t.Error(err)
 		}
 	})
