@@ -31,7 +31,6 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	flag.Parse()
 	harness.Main(m)
 }
 

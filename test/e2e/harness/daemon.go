@@ -39,6 +39,7 @@ type Daemon struct {
 	Audit runnerdv1.AuditServiceClient
 	Guest runnerdv1.RunServiceClient // the same API without a credential
 
+	audits  turnstile
 	addr    atomic.Pointer[string]
 	token   atomic.Pointer[string]
 	conns   []*grpc.ClientConn
@@ -82,7 +83,7 @@ func Launch(dir string, cfg *configv1.Config) (*Daemon, error) {
 	if err := os.WriteFile(filepath.Join(dir, "config.yaml"), text, 0o600); err != nil { // JSON is YAML
 		return nil, err
 	}
-	d := &Daemon{Dir: dir}
+	d := &Daemon{Dir: dir, audits: make(turnstile, 1)}
 	owner, err := d.dial(d.credential)
 	if err != nil {
 		return nil, err
@@ -124,6 +125,11 @@ func (d *Daemon) dial(credential func(context.Context) context.Context) (*grpc.C
 			grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string,
 				open grpc.Streamer, opts ...grpc.CallOption,
 			) (grpc.ClientStream, error) {
+				if strings.HasPrefix(method, "/"+runnerdv1.AuditService_ServiceDesc.ServiceName+"/") {
+					return d.audits.open(ctx, func() (grpc.ClientStream, error) {
+						return open(credential(ctx), desc, cc, method, opts...)
+					})
+				}
 				return open(credential(ctx), desc, cc, method, opts...)
 			}))
 	}

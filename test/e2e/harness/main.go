@@ -2,6 +2,7 @@ package harness
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -32,6 +33,9 @@ func runAll(m *testing.M) (code int, err error) {
 	if err := build(dir); err != nil {
 		return 1, err
 	}
+	if err := parallel(); err != nil {
+		return 1, err
+	}
 	code = m.Run()
 
 	exits.Lock()
@@ -41,6 +45,17 @@ func runAll(m *testing.M) (code int, err error) {
 		errs = append(errs, v())
 	}
 	return code, errors.Join(errs...)
+}
+
+// parallel lets more tests run at a time than there are processors: they wait most of the time.
+func parallel() error {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if given {
+		return nil
+	}
+	return flag.Set("test.parallel", "32")
 }
 
 // binary is the path of the daemon once Main has built it.
