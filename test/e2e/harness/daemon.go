@@ -225,7 +225,8 @@ func (f *addressFinder) Write(p []byte) (int, error) {
 			f.found <- string(m[1])
 		}
 	}
-	return f.log.Write(p)
+	_, _ = f.log.Write(p) // a log that cannot be kept, as on a full disk, must not end the daemon by SIGPIPE
+	return len(p), nil
 }
 
 // Kill ends the daemon with SIGKILL and returns when it is gone.
