@@ -245,7 +245,8 @@ func TestAudit(t *testing.T) {
 
 	t.Run("T-188 ListRuns tells what each run does", func(t *testing.T) {
 		t.Parallel()
-		label := func(_ *world, req *runnerdv1.StartRunRequest) { req.Labels = map[string]string{"test": "T-188"} }
+		labels := map[string]string{"test": w.RunID(t)}
+		label := func(_ *world, req *runnerdv1.StartRunRequest) { req.Labels = labels }
 		g := newGate()
 		want := map[string]string{}
 		want[w.play(t, "std", harness.Steps(harness.Answer("done")), label)] = "DONE completed"
@@ -261,7 +262,7 @@ func TestAudit(t *testing.T) {
 		g.await(t)
 		list := func(states ...runnerdv1.RunState) map[string]string {
 			got := map[string]string{}
-			req := &runnerdv1.ListRunsRequest{Labels: map[string]string{"test": "T-188"}, States: states, PageSize: 2}
+			req := &runnerdv1.ListRunsRequest{Labels: labels, States: states, PageSize: 2}
 			for {
 				page, err := w.Runs.ListRuns(harness.Context(t), req)
 				if err != nil {

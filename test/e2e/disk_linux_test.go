@@ -2,8 +2,11 @@ package e2e
 
 import (
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -56,6 +59,35 @@ func (b ballast) drop(t *testing.T) {
 	}
 }
 
+var servingMetrics = regexp.MustCompile(`serving metrics" address=(\S+)`)
+
+// metrics is what the daemon shows of itself.
+func (w *world) metrics(t *testing.T) string {
+	t.Helper()
+	log, err := os.ReadFile(filepath.Join(w.Dir, "daemon.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := servingMetrics.FindSubmatch(log)
+	if address == nil {
+		t.Fatalf("no address of metrics in %s", log)
+	}
+	req, err := http.NewRequestWithContext(harness.Context(t), http.MethodGet, fmt.Sprintf("http://%s/metrics", address[1]), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 // TestFullDisk needs to mount a small file system.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
@@ -64,6 +96,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := smallDisk(t, "64m")
+	w.cfg.MetricsListen = "127.0.0.1:0"
 	if w.Daemon, err = harness.Launch(dir, w.cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -97,6 +130,7 @@ func TestFullDisk(t *testing.T) {
 		harness.Eventually(t, "the decision has come", func() bool { return w.brain.InFlight(run) == 0 })
 		w.Cancel(t, ending, runnerdv1.CancelMode_CANCEL_MODE_STOP) // has a reserve
 		ended(t, w.Done(t, ending), runnerdv1.StopReason_STOP_REASON_STOPPED, "failed:system")
+		has(t, w.metrics(t), "\nrunnerd_store_full 1\n")
 		equal(t, "calls of a run that cannot be recorded", len(w.hands.Calls(run)), 0)
 		equal(t, "calls of the approval that could not be recorded", len(w.hands.Calls(waiting)), 0)
 		equal(t, "events that were recorded", w.Run(t, run).GetHeadSequence(), 3)
@@ -106,6 +140,7 @@ func TestFullDisk(t *testing.T) {
 		equal(t, "calls once there is space", len(w.hands.Calls(run)), 1)
 		w.vote(t, a, approve)
 		ended(t, w.Done(t, waiting), runnerdv1.StopReason_STOP_REASON_COMPLETED, "completed")
+		has(t, w.metrics(t), "\nrunnerd_store_full 0\n")
 		_, err = w.Runs.GetRun(harness.Context(t), &runnerdv1.GetRunRequest{RunId: "refused"})
 		harness.Code(t, err, codes.NotFound, "RUN_NOT_FOUND")
 	})
