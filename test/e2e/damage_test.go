@@ -42,7 +42,7 @@ func appendsOf(tx *bbolt.Tx, run string) (found []storedAppend, err error) {
 	err = tx.Bucket([]byte("appends")).ForEach(func(k, v []byte) error {
 		header := v[8:] // behind checksum and length
 		size, n := binary.Uvarint(header)
-		name := header[n : n+int(size)] //nolint:gosec // a run id
+		name := header[n : n+int(size)]
 		if first, _ := binary.Uvarint(header[n+len(name):]); string(name) == run {
 			found = append(found, storedAppend{bytes.Clone(k), bytes.Clone(v), first})
 		}

@@ -192,7 +192,7 @@ func mode(m runnerdv1.ApprovalMode) with {
 }
 
 // patient sets how long an approval stays open.
-func patient(d time.Duration) with { //nolint:unparam // a second is the least that the API takes
+func patient(d time.Duration) with {
 	return func(_ *world, req *runnerdv1.StartRunRequest) {
 		req.Approval = &runnerdv1.ApprovalSettings{Timeout: durationpb.New(d)}
 	}
