@@ -109,23 +109,9 @@ func measure(ctx context.Context, e engine, l load) (sample, error) {
 
 // storeBytes returns how many bytes the pages in use of the bbolt file in a directory take. The file itself grows in
 // big steps, which would say little about a run.
-func storeBytes(dir string) (int64, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "*.db"))
-	if err != nil {
-		return 0, err
-	}
-	if len(files) != 1 {
-		return 0, fmt.Errorf("%d database files in %s, not one", len(files), dir)
-	}
-	db, err := bbolt.Open(files[0], 0o600, &bbolt.Options{
-		Timeout: 5 * time.Second, ReadOnly: true, PreLoadFreelist: true, FreelistType: bbolt.FreelistMapType,
-	})
-	if err != nil {
-		return 0, err
-	}
-	pageSize := int64(db.Info().PageSize)
-	var used int64
-	err = db.View(func(tx *bbolt.Tx) error {
+func storeBytes(dir string) (used int64, err error) {
+	err = viewStore(dir, func(tx *bbolt.Tx) error {
+		pageSize := int64(tx.DB().Info().PageSize)
 		for id := int64(0); id < tx.Size()/pageSize; id++ {
 			page, err := tx.Page(int(id))
 			if err != nil {
@@ -139,5 +125,23 @@ func storeBytes(dir string) (int64, error) {
 		}
 		return nil
 	})
-	return used, errors.Join(err, db.Close())
+	return used, err
+}
+
+// viewStore reads the bbolt file in a directory whose process has ended.
+func viewStore(dir string, fn func(*bbolt.Tx) error) error {
+	files, err := filepath.Glob(filepath.Join(dir, "*.db"))
+	if err != nil {
+		return err
+	}
+	if len(files) != 1 {
+		return fmt.Errorf("%d database files in %s, not one", len(files), dir)
+	}
+	db, err := bbolt.Open(files[0], 0o600, &bbolt.Options{
+		Timeout: 5 * time.Second, ReadOnly: true, PreLoadFreelist: true, FreelistType: bbolt.FreelistMapType,
+	})
+	if err != nil {
+		return err
+	}
+	return errors.Join(db.View(fn), db.Close())
 }
