@@ -12,8 +12,8 @@ import (
 
 func point(phase string, n int) string { return fmt.Sprintf("%s %d", phase, n) }
 
-// points are the moments of a play at which its daemon can be killed, in their order: a Decide in progress, a call in
-// progress, a question that is open. Calls that the table of differences says are not executed have none.
+// points are the moments of a play at which its daemon can be killed, in their order: a Decide in progress, a call of
+// each decision in progress, a question that is open. Calls that the table of differences says are not executed have none.
 func points(p *play, table []string) []string {
 	differs := func(kind, where string, args ...any) bool {
 		return slices.Contains(table, p.ID+"\t"+kind+": "+fmt.Sprintf(where, args...))
@@ -21,12 +21,16 @@ func points(p *play, table []string) []string {
 	var all []string
 	for i, d := range p.decisions {
 		all = append(all, point("decide", i))
+		var executed []string // they may run together, so that one of them is as good as the other
 		for n := range d.ToolCalls {
 			ordinal := d.first + n
 			c := p.calls[ordinal]
 			if c.offered && !differs(schemaMismatch, "call %d", ordinal) && !differs(schemaInvalid, "%s", c.Name) {
-				all = append(all, point("call", ordinal))
+				executed = append(executed, point("call", ordinal))
 			}
+		}
+		if n := len(executed); n > 0 {
+			all = append(all, executed[n/2])
 		}
 		if d.question {
 			all = append(all, point("reply", i))
