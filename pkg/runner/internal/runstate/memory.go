@@ -9,18 +9,19 @@ import (
 // memory is the contents of a run: its history and the words around it. It is a fold of its own over the same events,
 // so that a checkpoint body need not hold contents: they are read again from the log.
 type memory struct {
-	started  *runnerdv1.RunStarted
-	owner    string
-	created  time.Time
-	entries  []*runnerdv1.HistoryEntry
-	open     *runnerdv1.DecisionEntry // decision whose calls do not all have an outcome
-	results  []*runnerdv1.HistoryEntry
-	missing  int                       // of results
-	waiting  []*runnerdv1.HistoryEntry // inputs that no Decide was shown
-	answer   *runnerdv1.FinalAnswer
-	question *runnerdv1.Question
-	message  string
-	hint     string
+	started   *runnerdv1.RunStarted
+	owner     string
+	created   time.Time
+	entries   []*runnerdv1.HistoryEntry
+	open      *runnerdv1.DecisionEntry // decision whose calls do not all have an outcome
+	results   []*runnerdv1.HistoryEntry
+	missing   int                       // of results
+	waiting   []*runnerdv1.HistoryEntry // inputs that no Decide was shown
+	requested map[string]uint64         // by call id: the events with the arguments
+	answer    *runnerdv1.FinalAnswer
+	question  *runnerdv1.Question
+	message   string
+	hint      string
 }
 
 // Remember folds an event into the memory of the state only. The event must not be newer than the body the state was
@@ -64,7 +65,7 @@ func (m *memory) apply(ev *runnerdv1.Event) {
 	case *runnerdv1.Event_DecisionInvalid:
 		m.observe(ev, observationOf(ev))
 	case *runnerdv1.Event_ToolCallRequested:
-		m.request(p.ToolCallRequested)
+		m.request(ev.GetSequence(), p.ToolCallRequested)
 	case *runnerdv1.Event_ToolCallCompleted:
 		m.outcome(ev, p.ToolCallCompleted.GetCallId())
 	case *runnerdv1.Event_ToolCallFailed:
@@ -116,7 +117,11 @@ func (m *memory) decide(ev *runnerdv1.Event, d *runnerdv1.DecisionMade) {
 	}
 }
 
-func (m *memory) request(r *runnerdv1.ToolCallRequested) {
+func (m *memory) request(sequence uint64, r *runnerdv1.ToolCallRequested) {
+	if m.requested == nil {
+		m.requested = make(map[string]uint64)
+	}
+	m.requested[r.GetCallId()] = sequence
 	m.open.Calls = append(m.open.Calls, &runnerdv1.CallEntry{
 		CallId: r.GetCallId(), ProviderCallId: r.GetProviderCallId(), ToolName: r.GetToolName(),
 		ArgumentsRaw: r.GetArgumentsRaw(), ArgumentsRef: r.GetArgumentsRef(),

@@ -53,14 +53,17 @@ func observationOf(ev *runnerdv1.Event) *runnerdv1.Observation {
 	}
 }
 
-// The parts of an observation that can be read by an id of their own while they stand in an event.
+// The parts of the history that can be read by an id of their own while they stand in an event.
 const (
 	partText       = "text"
-	partStructured = "structured"
+	partStructured = "structured"     // of an observation
+	partReasoning  = "reasoning"      // of a decision
+	partState      = "provider_state" // of a decision
+	partArguments  = "arguments"      // of a call
 )
 
-// An InlinePart names a part of an observation that stands in an event, as an artifact: "event.<sequence>.text" or, for
-// imported observations, which share an event, "event.<sequence>.<index>.text"; likewise "structured".
+// An InlinePart names a part of the history that stands in an event, as an artifact: "event.<sequence>.text" or, for
+// imported observations, which share an event, "event.<sequence>.<index>.text"; likewise the other parts.
 type InlinePart struct {
 	Sequence uint64 // of the event
 	index    int    // of an imported observation, else -1
@@ -83,8 +86,11 @@ func ParseInlinePart(id string) (p InlinePart, ok bool) {
 			return p, false
 		}
 	}
-	known := p.part == partText || p.part == partStructured
-	return p, known && p.id() == id // there is one way to write it
+	switch p.part {
+	case partText, partStructured, partReasoning, partState, partArguments:
+		return p, p.id() == id // there is one way to write it
+	}
+	return p, false
 }
 
 func (p InlinePart) id() string {
@@ -104,6 +110,19 @@ func (p InlinePart) ref(mime, text string) *runnerdv1.ArtifactRef {
 
 // In returns the part from its event, with the private payload; ok is false if the event does not hold all of it.
 func (p InlinePart) In(ev *runnerdv1.Event) (text string, ok bool) {
+	if d, call := ev.GetDecisionMade(), ev.GetToolCallRequested(); p.index < 0 && (d != nil || call != nil) {
+		switch p.part {
+		case partText:
+			text = d.GetText()
+		case partReasoning:
+			text = d.GetReasoning()
+		case partState:
+			text = string(d.GetProviderState())
+		case partArguments:
+			text = call.GetArgumentsRaw()
+		}
+		return text, text != ""
+	}
 	o := observationOf(ev)
 	if p.index >= 0 {
 		imported := ev.GetRunStarted().GetObservations()
@@ -117,6 +136,8 @@ func (p InlinePart) In(ev *runnerdv1.Event) (text string, ok bool) {
 		return "", false
 	case p.part == partStructured:
 		return o.GetStructuredJson(), o.GetStructuredJson() != ""
+	case p.part != partText:
+		return "", false
 	default:
 		return o.GetText(), !o.GetTextTruncated() && o.GetTextRef() == nil
 	}

@@ -2,6 +2,7 @@ package runstate
 
 import (
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -12,7 +13,8 @@ import (
 const (
 	// maxRequest is how big a Decide request may be, the small artifacts that ride along not counted.
 	maxRequest = 2 << 20
-	// shortResult is how much of a result is left when the request would be too big, in bytes.
+	// shortResult is how much of a result is left when the request would be too big, in bytes. Parts of decisions that
+	// are bigger are only referred to then.
 	shortResult = 1 << 10
 )
 
@@ -26,8 +28,8 @@ type Fetch struct {
 // shell's. What is shown was fixed when the iteration started, so that all attempts ask the same. The history is
 // shared with the state and must not be changed, but by the Set of a Fetch.
 //
-// A request stays under 3 MiB: where the history is too big, the oldest results, then the oldest parts of decisions
-// that stand in artifacts, are cut to previews with a reference.
+// A request stays under 3 MiB: where the history is too big, the oldest results are cut to previews with a reference to
+// the whole, and of the oldest decisions big parts are only referred to.
 func (st *State) DecideRequest() (*runnerdv1.DecideRequest, []Fetch) {
 	c, started := &st.ctl, st.mem.started
 	req := &runnerdv1.DecideRequest{
@@ -38,57 +40,87 @@ func (st *State) DecideRequest() (*runnerdv1.DecideRequest, []Fetch) {
 		Usage: c.Usage.totals(), Labels: started.GetLabels(),
 	}
 	var fetch []Fetch
-	whole := func(ref *runnerdv1.ArtifactRef, set func([]byte)) {
+	add := func(ref *runnerdv1.ArtifactRef, set func([]byte)) {
 		if ref != nil {
 			fetch = append(fetch, Fetch{ref, set})
 		}
 	}
-	whole(started.GetTaskRef(), func(b []byte) { req.Task = string(b) })
-	whole(started.GetContextRef(), func(b []byte) { req.ContextJson = string(b) })
+	add(started.GetTaskRef(), func(b []byte) { req.Task = string(b) })
+	add(started.GetContextRef(), func(b []byte) { req.ContextJson = string(b) })
 	size := proto.Size(req)
 	for _, f := range fetch {
 		size += int(f.Ref.GetSize())
 	}
-	req.History = make([]*runnerdv1.HistoryEntry, len(st.mem.entries))
-	room := maxRequest - size
-	for i := len(st.mem.entries) - 1; i >= 0; i-- { // newest first: they are kept whole
-		entry, parts := fit(i, st.mem.entries[i], &room)
-		req.History[i] = entry
-		fetch = append(fetch, parts...)
+	history, whole := st.fitHistory(maxRequest - size)
+	for i, e := range slices.Backward(history) {
+		if whole[i] {
+			history[i] = fetchParts(e, func(f Fetch) { fetch = append(fetch, f) })
+		}
 	}
+	req.History = history
 	return req, fetch
 }
 
-// fit takes an entry into a request as whole as there is room.
-func fit(i int, e *runnerdv1.HistoryEntry, room *int) (*runnerdv1.HistoryEntry, []Fetch) {
-	size := proto.Size(e) + 8
-	if o := e.GetObservation(); o != nil {
-		if size > *room && (len(o.GetText()) > shortResult || o.GetStructuredJson() != "") {
-			e = shorten(i, e)
-			size = proto.Size(e) + 8
-		}
-		*room -= size
-		if o.GetTextRef() == nil || int(o.GetTextRef().GetSize()) > *room {
-			return e, nil
+// fitHistory returns the history as whole as there is room, and which of its entries are whole: their parts that stand
+// in artifacts are to be fetched.
+func (st *State) fitHistory(room int) (history []*runnerdv1.HistoryEntry, whole []bool) {
+	history, whole = slices.Clone(st.mem.entries), make([]bool, len(st.mem.entries))
+	newest := 0 // the last decision: it and what follows are cut last
+	for i, e := range history {
+		whole[i] = true
+		room -= wholeSize(e)
+		if e.GetDecision() != nil {
+			newest = i
 		}
 	}
+	replace := func(i int, short *runnerdv1.HistoryEntry) {
+		was := entrySize(history[i])
+		if whole[i] {
+			was = wholeSize(history[i])
+		}
+		room += was - entrySize(short)
+		history[i], whole[i] = short, false
+	}
+	for _, span := range [][2]int{{0, newest}, {newest, len(history)}} {
+		for i := span[0]; i < span[1] && room < 0; i++ {
+			switch e := history[i]; {
+			case e.GetObservation() != nil && canShorten(e.GetObservation()):
+				replace(i, shorten(i, e))
+			case wholeSize(e) > entrySize(e):
+				replace(i, e)
+			}
+		}
+		for i := span[0]; i < span[1] && room < 0; i++ {
+			if history[i].GetDecision() != nil {
+				replace(i, st.mem.shortenDecision(history[i]))
+			}
+		}
+	}
+	return history, whole
+}
+
+// entrySize is what an entry takes in a request, without its parts that stand in artifacts.
+func entrySize(e *runnerdv1.HistoryEntry) int { return proto.Size(e) + 8 }
+
+func wholeSize(e *runnerdv1.HistoryEntry) int {
+	size := entrySize(e)
+	for _, p := range refsOf(e) {
+		size += int(p.ref.GetSize())
+	}
+	return size
+}
+
+// fetchParts returns an entry into which its parts that stand in artifacts can be put.
+func fetchParts(e *runnerdv1.HistoryEntry, fetch func(Fetch)) *runnerdv1.HistoryEntry {
 	parts := refsOf(e)
-	if e.GetDecision() != nil {
-		*room -= size
+	if len(parts) == 0 {
+		return e
 	}
-	var fetch []Fetch
-	shared := e
+	e = proto.CloneOf(e) // the state's own entry keeps its reference
 	for _, p := range parts {
-		if int(p.ref.GetSize()) > *room {
-			continue
-		}
-		*room -= int(p.ref.GetSize())
-		if e == shared {
-			e = proto.CloneOf(e) // the state's own entry keeps its reference
-		}
-		fetch = append(fetch, Fetch{p.ref, func(b []byte) { p.set(e, b) }})
+		fetch(Fetch{p.ref, func(b []byte) { p.set(e, b) }})
 	}
-	return e, fetch
+	return e
 }
 
 // bigPart is a part of an entry that stands in an artifact, and how it is put in its place.
@@ -116,6 +148,36 @@ func refsOf(e *runnerdv1.HistoryEntry) []bigPart {
 		add(c.GetArgumentsRef(), func(e *runnerdv1.HistoryEntry, b []byte) { e.GetDecision().GetCalls()[i].ArgumentsRaw = string(b) })
 	}
 	return parts
+}
+
+func canShorten(o *runnerdv1.Observation) bool {
+	return len(o.GetText()) > shortResult || o.GetStructuredJson() != ""
+}
+
+// shortenDecision replaces the big parts of a decision by references to the events that hold them. Nothing of them is
+// left: half an argument, or half of what is opaque, is worth nothing.
+func (m *memory) shortenDecision(e *runnerdv1.HistoryEntry) *runnerdv1.HistoryEntry {
+	short := proto.CloneOf(e)
+	d := short.GetDecision()
+	ref := func(sequence uint64, part, mime, text string) *runnerdv1.ArtifactRef {
+		return InlinePart{Sequence: sequence, index: -1, part: part}.ref(mime, text)
+	}
+	if text := d.GetText(); len(text) > shortResult {
+		d.Text, d.TextRef = "", ref(e.GetSequence(), partText, "text/plain; charset=utf-8", text)
+	}
+	if text := d.GetReasoning(); len(text) > shortResult {
+		d.Reasoning, d.ReasoningRef = "", ref(e.GetSequence(), partReasoning, "text/plain; charset=utf-8", text)
+	}
+	if data := d.GetProviderState(); len(data) > shortResult {
+		d.ProviderState, d.ProviderStateRef = nil, ref(e.GetSequence(), partState, "application/octet-stream", string(data))
+	}
+	for _, c := range d.GetCalls() {
+		if text := c.GetArgumentsRaw(); len(text) > shortResult {
+			c.ArgumentsRaw = ""
+			c.ArgumentsRef = ref(m.requested[c.GetCallId()], partArguments, "application/json", text)
+		}
+	}
+	return short
 }
 
 // shorten replaces an observation by a preview of its text and references to the whole, which stands in the event that
