@@ -83,7 +83,10 @@ func TestTurnsWithinAnAppend(t *testing.T) {
 				return answers("done"), nil
 			}
 			w.call = func(ctx context.Context, _ *runnerdv1.CallToolRequest) (*runnerdv1.ToolResult, error) {
-				out := &runnerdv1.ToolResult{Text: "token=abcdefghijklmnop"}
+				out := &runnerdv1.ToolResult{
+					Text:           "token=abcdefghijklmnop " + long(maxShown-100),
+					StructuredJson: `{` + secret + `,"m":"` + long(64<<10-100) + `"}`,
+				}
 				for range maxResultBlobs {
 					out.Blobs = append(out.Blobs, &runnerdv1.Blob{Name: long(1024), MimeType: long(256), Data: []byte("x")})
 				}
@@ -95,6 +98,31 @@ func TestTurnsWithinAnAppend(t *testing.T) {
 				<-gate.reached
 			}
 			close(gate.open)
+			if got := d.rest(t, "run"); got.GetFinalAnswer().GetContent() != "done" {
+				t.Errorf("got %v", got)
+			}
+			d.verify(t)
+		})
+	})
+	t.Run("a start with all there can be", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			d := boot(t, memory(nil), &world{})
+			req := &runnerdv1.StartRunRequest{
+				RunId: "run", Agent: "agent", Task: "token=abcdefghijklmnop " + long(60<<10), MetadataJson: `{` + secret + `,"m":"` + long(16<<10-100) + `"}`,
+				ContextJson: `{"c":"` + long(60<<10) + `"}`, Labels: make(map[string]string), Model: long(128), Effort: long(64),
+			}
+			for i := range 32 {
+				req.Labels[fmt.Sprint(i, long(60))] = long(250)
+			}
+			for range 256 {
+				req.InitialObservations = append(req.InitialObservations, &runnerdv1.InitialObservation{
+					Kind: runnerdv1.ObservationKind_OBSERVATION_KIND_TOOL_RESULT, ToolName: long(128), ProviderCallId: long(256),
+					Text: "token=abcdefghijklmnop " + long(1000), StructuredJson: `{` + secret + `,"m":"` + long(1000) + `"}`,
+				})
+			}
+			if _, _, err := d.Start(t.Context(), "alice", req); err != nil {
+				t.Fatal(err)
+			}
 			if got := d.rest(t, "run"); got.GetFinalAnswer().GetContent() != "done" {
 				t.Errorf("got %v", got)
 			}

@@ -20,7 +20,10 @@ const (
 	// maxPart is the biggest part in bytes that stands in an event; a bigger one is an artifact.
 	maxPart = 64 << 10
 	// maxInlineFact bounds the parts in bytes that the events of one fact hold together.
-	maxInlineFact = 64 << 10
+	maxInlineFact = 128 << 10
+	// maxInlineMany is that bound for facts of many parts, each of which takes more than its text: a start, with its
+	// observations, and a decision, whose calls have events of their own and whose answer stands in two.
+	maxInlineMany = 64 << 10
 	// maxShown is how much of a result the model is shown, in bytes.
 	maxShown = 50_000
 	// maxResultBlobs is how many binary parts a result may have.
@@ -94,6 +97,7 @@ func (p *parts) put(ctx context.Context, id string, n int, chunk []byte) error {
 
 // decision stores the parts of a decision that are too big for events.
 func (p *parts) decision(ctx context.Context, iteration, attempt uint32, d *runnerdv1.Decision) (refs runstate.DecisionRefs, err error) {
+	p.room = maxInlineMany
 	id := func(n int) string { return fmt.Sprintf("%d.%d.d%d", iteration, attempt, n) }
 	text := d.GetText()
 	if content := d.GetAnswer().GetContent(); content != "" {

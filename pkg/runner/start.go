@@ -173,6 +173,7 @@ func (e *engine) firstEvent(ctx context.Context, s *start) (*runnerdv1.RunStarte
 		out.Kind, out.KindSource = runnerdv1.TaskKind_TASK_KIND_EDIT, "default"
 	}
 	p := e.r.parts(e.run)
+	p.room = maxInlineMany
 	var err error
 	if out.Task, out.TaskRef, err = p.text(ctx, "start.task", mimeText, req.GetTask()); err != nil {
 		return nil, err
