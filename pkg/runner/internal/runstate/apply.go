@@ -231,6 +231,13 @@ func (st *State) callEvent(ev *runnerdv1.Event, now time.Time) error {
 		}
 		c.Status, c.Attempt = callStarted, r.GetAttempt()
 		c.StartAt, c.Deadline = r.GetRetryAt().AsTime(), r.GetDeadline().AsTime()
+		switch r.GetCause() {
+		case runnerdv1.LostCause_LOST_CAUSE_NOT_SENT: // says nothing of the attempts before
+		case runnerdv1.LostCause_LOST_CAUSE_NOT_SEEN:
+			c.Sent = false // of none of them
+		default:
+			c.Sent = true
+		}
 		c.closeApproval()
 	case *runnerdv1.Event_ToolCallInDoubt:
 		return c.inDoubt(p.ToolCallInDoubt, ev.GetSequence(), now)

@@ -255,6 +255,10 @@ func (t *advance) end(reason runnerdv1.StopReason) bool {
 // unsent closes a call that waits to be sent again: a run that ends repeats nothing.
 func (t *advance) unsent(c *call) {
 	const why = "the run ended before it was sent again"
+	if !c.Sent {
+		t.notExecuted(c, runnerdv1.LostCause_LOST_CAUSE_NOT_SEEN, why)
+		return
+	}
 	if c.Tier == 0 {
 		t.outcome(c, Result{Reason: runnerdv1.CallReason_CALL_REASON_CANCELLED, Text: "no result: " + why}, outcomeOf{})
 		return

@@ -36,9 +36,12 @@ func (t *advance) lost(c *call, cause runnerdv1.LostCause, message string) {
 	aborting := t.st.ctl.Cancel.Mode == runnerdv1.CancelMode_CANCEL_MODE_ABORT
 	reconcile := c.Recovery == runnerdv1.Recovery_RECOVERY_RECONCILE
 	restarted := cause == runnerdv1.LostCause_LOST_CAUSE_RESTART
+	notSent, notSeen := cause == runnerdv1.LostCause_LOST_CAUSE_NOT_SENT, cause == runnerdv1.LostCause_LOST_CAUSE_NOT_SEEN
 	switch {
-	case cause == runnerdv1.LostCause_LOST_CAUSE_NOT_SENT || cause == runnerdv1.LostCause_LOST_CAUSE_NOT_SEEN:
-		t.notExecuted(c, cause, message, ending)
+	case (notSent || notSeen) && !ending && c.Attempt < maxAttempts: // any class of tool may be sent again
+		t.retry(c, cause, message, "", nil)
+	case notSeen || notSent && !c.Sent:
+		t.notExecuted(c, cause, message)
 	case c.Status != callStarted:
 		// The host is being asked already what became of it.
 	case reconcile && aborting && !restarted:
@@ -60,12 +63,8 @@ func (t *advance) lost(c *call, cause runnerdv1.LostCause, message string) {
 	}
 }
 
-// notExecuted deals with an attempt that surely had no effect: any class of tool may be sent again.
-func (t *advance) notExecuted(c *call, cause runnerdv1.LostCause, message string, ending bool) {
-	if !ending && c.Attempt < maxAttempts {
-		t.retry(c, cause, message, "", nil)
-		return
-	}
+// notExecuted closes a call that surely had no effect.
+func (t *advance) notExecuted(c *call, cause runnerdv1.LostCause, message string) {
 	reason := runnerdv1.CallReason_CALL_REASON_HOST_UNAVAILABLE
 	if cause == runnerdv1.LostCause_LOST_CAUSE_NOT_SEEN {
 		reason = runnerdv1.CallReason_CALL_REASON_NOT_EXECUTED

@@ -146,6 +146,7 @@ type call struct {
 	ApprovalOpened  time.Time           `json:",omitzero"`
 	ApprovalExpires time.Time           `json:",omitzero"`
 	Cause           runnerdv1.LostCause `json:",omitempty"` // why it is in doubt
+	Sent            bool                `json:",omitempty"` // an earlier attempt was lost and may have taken effect
 }
 
 func (c *call) done() bool {
