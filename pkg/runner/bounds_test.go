@@ -184,7 +184,8 @@ func (l *slowLog) Append(ctx context.Context, c *auditstore.Claim, a auditstore.
 
 func strictTools(context.Context, string) (*runnerdv1.ToolHostServiceListToolsResponse, error) {
 	return &runnerdv1.ToolHostServiceListToolsResponse{Tools: []*runnerdv1.ToolDefinition{
-		{Name: "charge"}, {Name: "ask"},
+		{Name: "charge"},
+		{Name: "ask"},
 		{Name: "strict", InputSchemaJson: `{"type":"object","required":["a"],"description":"` + strings.Repeat("s", 6000) + `","properties":{"x":{"enum":["` +
 			strings.Repeat("e", 6000) + `"]}},"additionalProperties":false}`},
 	}}, nil
