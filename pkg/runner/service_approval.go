@@ -94,7 +94,7 @@ func closedReason(req *runnerdv1.SubmitApprovalRequest, closed *runnerdv1.Approv
 	case closed.GetVia() == runnerdv1.Via_VIA_TIMEOUT:
 		return errorf(runnerdv1.ErrorReason_ERROR_REASON_TIMED_OUT, "the approval timed out before the verdict")
 	case closed.GetVia() == runnerdv1.Via_VIA_CANCEL:
-		return errorf(runnerdv1.ErrorReason_ERROR_REASON_CANCELLED, "the approval was closed because the run was cancelled")
+		return errorf(runnerdv1.ErrorReason_ERROR_REASON_CANCELLED, "the approval was closed because its call will not run any more: the run was cancelled, or an earlier call has an unknown outcome")
 	default:
 		return errorf(runnerdv1.ErrorReason_ERROR_REASON_ALREADY_RESOLVED, "the approval was closed by another verdict")
 	}

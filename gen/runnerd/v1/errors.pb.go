@@ -60,7 +60,8 @@ const (
 	ErrorReason_ERROR_REASON_ALREADY_RESOLVED ErrorReason = 40
 	// FAILED_PRECONDITION: the deadline of the approval passed before the verdict.
 	ErrorReason_ERROR_REASON_TIMED_OUT ErrorReason = 41
-	// FAILED_PRECONDITION: the approval was closed because the run was cancelled.
+	// FAILED_PRECONDITION: the approval was closed because its call will not run any more: the run was cancelled, or an
+	// earlier call has an unknown outcome.
 	ErrorReason_ERROR_REASON_CANCELLED ErrorReason = 42
 	// FAILED_PRECONDITION: the run has ended.
 	ErrorReason_ERROR_REASON_RUN_ENDED ErrorReason = 43
