@@ -147,6 +147,14 @@ func (d *Daemon) credential(ctx context.Context) context.Context {
 	return ctx
 }
 
+// Addr is where the daemon listens, host:port; empty while it is down.
+func (d *Daemon) Addr() string {
+	if addr := d.addr.Load(); addr != nil {
+		return *addr
+	}
+	return ""
+}
+
 // listening finds the address in what the daemon says when it serves.
 var listening = regexp.MustCompile(`listening on (127\.0\.0\.1:[1-9][0-9]*)`)
 
