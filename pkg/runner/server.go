@@ -8,7 +8,6 @@ import (
 	"net"
 	"time"
 
-	"buf.build/go/protovalidate"
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -87,13 +86,12 @@ func (c *ServerConfig) validate() error {
 // Server is the gRPC face of a [Runner]: RunService, AuditService, health and reflection. It translates and guards;
 // what happens to runs is the runner's.
 type Server struct {
-	cfg       ServerConfig
-	log       *slog.Logger
-	grpc      *grpc.Server
-	health    *health.Server
-	metrics   *grpcprom.ServerMetrics
-	validator protovalidate.Validator
-	age       connAge
+	cfg     ServerConfig
+	log     *slog.Logger
+	grpc    *grpc.Server
+	health  *health.Server
+	metrics *grpcprom.ServerMetrics
+	age     connAge
 
 	streams, requests, watches gauge
 
@@ -106,21 +104,16 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	validator, err := requestValidator()
-	if err != nil {
-		return nil, fmt.Errorf("compile the rules of requests: %w", err)
-	}
 	codec, err := newCodec()
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{
-		cfg:       cfg,
-		log:       cfg.Logger,
-		health:    health.NewServer(),
-		metrics:   grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram()),
-		validator: validator,
-		age:       newConnAge(cfg.ConnectionAge, connGrace),
+		cfg:     cfg,
+		log:     cfg.Logger,
+		health:  health.NewServer(),
+		metrics: grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram()),
+		age:     newConnAge(cfg.ConnectionAge, connGrace),
 	}
 	s.streams.max, s.requests.max, s.watches.max = int64(cfg.MaxStreams), int64(cfg.MaxRequests), maxHealthWatches
 	s.draining, s.drain = newPhase()

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 
 	"buf.build/go/protovalidate"
 	"github.com/go-json-experiment/json/jsontext"
@@ -47,7 +46,9 @@ func (s *Server) validate(method string, req any) error {
 	}
 	violations := findNUL(nil, "", msg.ProtoReflect())
 	var invalid *protovalidate.ValidationError
-	switch err := s.validator.Validate(msg); {
+	// Rules are compiled when a message of their type is first seen: those of all requests would double the time until
+	// the daemon listens.
+	switch err := protovalidate.Validate(msg); {
 	case errors.As(err, &invalid):
 		for _, v := range invalid.Violations {
 			violations = append(violations, Violation{
@@ -214,20 +215,3 @@ func jsonProblem(text string, err error) error {
 		return fmt.Errorf("is not valid JSON, at byte %d", syntax.ByteOffset)
 	}
 }
-
-// requestValidator compiles the rules of all requests once, when the first server is made, so that no call waits for
-// that.
-var requestValidator = sync.OnceValues(func() (protovalidate.Validator, error) {
-	var requests []protoreflect.MessageDescriptor
-	for _, file := range []protoreflect.FileDescriptor{
-		runnerdv1.File_runnerd_v1_run_service_proto, runnerdv1.File_runnerd_v1_audit_service_proto,
-	} {
-		for i := range file.Services().Len() {
-			methods := file.Services().Get(i).Methods()
-			for j := range methods.Len() {
-				requests = append(requests, methods.Get(j).Input())
-			}
-		}
-	}
-	return protovalidate.New(protovalidate.WithMessageDescriptors(requests...))
-})

@@ -10,6 +10,7 @@ import (
 	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
@@ -28,6 +29,24 @@ func eachRequest(do func(method string, request protoreflect.MessageDescriptor))
 			}
 		}
 	}
+}
+
+// TestRequestRulesCompile tries the rules of every request, which the daemon compiles at the first call only.
+func TestRequestRulesCompile(t *testing.T) {
+	t.Parallel()
+	eachRequest(func(method string, request protoreflect.MessageDescriptor) {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			kind, err := protoregistry.GlobalTypes.FindMessageByName(request.FullName())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var told *Error
+			if err := new(Server).validate(method, kind.New().Interface()); errors.As(err, &told) && told.Kind() == KindInternal {
+				t.Error(err)
+			}
+		})
+	})
 }
 
 // TestRequestsAreBounded walks every field that a request can have: what has no size of its own has a bound.
@@ -89,16 +108,6 @@ func boundString(t *testing.T, field, item protoreflect.FieldDescriptor, rules *
 	}
 }
 
-// requestServer can check requests and nothing else.
-func requestServer(t *testing.T) *Server {
-	t.Helper()
-	validator, err := requestValidator()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &Server{validator: validator}
-}
-
 // wrongFields are the fields that an error names; nil for no error.
 func wrongFields(t *testing.T, err error, reason runnerdv1.ErrorReason) []string {
 	t.Helper()
@@ -118,7 +127,7 @@ func wrongFields(t *testing.T, err error, reason runnerdv1.ErrorReason) []string
 
 func TestValidateRequests(t *testing.T) {
 	t.Parallel()
-	s := requestServer(t)
+	s := &Server{}
 	start := func(change func(*runnerdv1.StartRunRequest)) proto.Message {
 		req := &runnerdv1.StartRunRequest{Agent: "demo", Task: "do it"}
 		change(req)
@@ -180,7 +189,7 @@ func TestValidateRequests(t *testing.T) {
 
 func TestRequestSizes(t *testing.T) {
 	t.Parallel()
-	s := requestServer(t)
+	s := &Server{}
 	observations := func(n int) []*runnerdv1.InitialObservation {
 		list := make([]*runnerdv1.InitialObservation, n)
 		for i := range list {
