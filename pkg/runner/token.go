@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"hash"
 	"strings"
 	"sync"
 	"time"
@@ -12,9 +13,8 @@ import (
 
 // tokens knows the effects in progress and hands out the run tokens that are valid just as long.
 type tokens struct {
-	secret [32]byte // of this process: what was in progress before it is not any more
-
 	mu       sync.Mutex
+	hash     hash.Hash                    // keyed by a secret of this process: what was in progress before it is not any more
 	progress map[string]map[string]flight // by run and effect key
 }
 
@@ -27,9 +27,9 @@ type flight struct {
 }
 
 func newTokens() *tokens {
-	t := &tokens{progress: make(map[string]map[string]flight)}
-	rand.Read(t.secret[:]) // never fails
-	return t
+	secret := make([]byte, sha256.Size)
+	rand.Read(secret) // never fails
+	return &tokens{hash: hmac.New(sha256.New, secret), progress: make(map[string]map[string]flight)}
 }
 
 // begin notes that an effect is in progress and returns its token.
@@ -64,21 +64,23 @@ func (t *tokens) of(run string) []flight {
 	return flights
 }
 
+// mac is called with mu held: the hash is made once, with its key, and used again.
 func (t *tokens) mac(run, key string) string {
-	mac := hmac.New(sha256.New, t.secret[:])
-	mac.Write([]byte("runnerd/run-token/v1\x00" + run + "\x00" + key))
-	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+	t.hash.Reset()
+	t.hash.Write([]byte("runnerd/run-token/v1\x00" + run + "\x00" + key))
+	var sum [sha256.Size]byte
+	return base64.RawURLEncoding.EncodeToString(t.hash.Sum(sum[:0]))
 }
 
 // CheckRunToken returns the run for which a token was handed out with a Decide or a tool call that is in progress now.
 func (r *Runner) CheckRunToken(token string) (run string, ok bool) {
 	run, rest, _ := strings.Cut(token, ":") // neither run ids nor keys hold a colon
 	key, mac, _ := strings.Cut(rest, ":")
+	r.tokens.mu.Lock()
+	defer r.tokens.mu.Unlock()
 	if !hmac.Equal([]byte(mac), []byte(r.tokens.mac(run, key))) {
 		return "", false
 	}
-	r.tokens.mu.Lock()
-	defer r.tokens.mu.Unlock()
 	if _, ok := r.tokens.progress[run][key]; !ok {
 		return "", false
 	}
