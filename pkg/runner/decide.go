@@ -34,7 +34,7 @@ func (e *engine) decide(f runstate.Decide) work {
 	return work{
 		deadline: f.Deadline,
 		flight:   at,
-		do: func(ctx context.Context, token string) (runstate.Fact, error) {
+		do: func(ctx, wanted context.Context, token string) (runstate.Fact, error) {
 			begin := r.now()
 			if err := r.complete(ctx, req, fetch); err != nil {
 				return nil, err
@@ -58,10 +58,8 @@ func (e *engine) decide(f runstate.Decide) work {
 				return broken, nil
 			}
 			out := runstate.Decided{Iteration: f.Iteration, Attempt: f.Attempt, Decision: decision, Duration: r.now().Sub(begin)}
-			ctx, cancel := withoutDeadline(ctx, r.ctx)
-			defer cancel()
-			err = untilSpace(ctx, func() error {
-				out.Refs, err = r.parts(e.run).namedByContents().decision(ctx, f.Iteration, f.Attempt, decision)
+			err = untilSpace(wanted, func() error {
+				out.Refs, err = r.parts(e.run).namedByContents().decision(wanted, f.Iteration, f.Attempt, decision)
 				return err
 			})
 			return out, err

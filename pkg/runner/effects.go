@@ -21,10 +21,13 @@ import (
 var errNotWanted = errors.New("not wanted any more")
 
 // work does one effect in the world and returns the one fact that it ends with; an error becomes a fact by failed.
+//
+// What do asks of the world ends with ctx. What came of it is stored under wanted, which knows no deadline: it ends
+// with the daemon, or when nobody wants the effect any more.
 type work struct {
 	deadline time.Time // zero: none
 	flight   flight
-	do       func(ctx context.Context, token string) (runstate.Fact, error)
+	do       func(ctx, wanted context.Context, token string) (runstate.Fact, error)
 	failed   func(ctx context.Context, err error) runstate.Fact
 }
 
@@ -73,7 +76,7 @@ func (r *Runner) perform(ctx context.Context, w work, token string) (fact runsta
 		call, cancel = context.WithTimeout(ctx, w.deadline.Sub(r.now()))
 		defer cancel()
 	}
-	fact, err := w.do(call, token)
+	fact, err := w.do(call, ctx, token)
 	if err != nil {
 		return w.failed(call, err)
 	}
@@ -85,7 +88,7 @@ func (e *engine) listTools() work {
 	spec := e.spec
 	return work{
 		flight: flight{name: "tools"},
-		do: func(ctx context.Context, _ string) (runstate.Fact, error) {
+		do: func(ctx, _ context.Context, _ string) (runstate.Fact, error) {
 			return e.r.pin(ctx, spec), nil
 		},
 		failed: func(_ context.Context, err error) runstate.Fact { return e.r.pinNothing(spec, err) },
@@ -103,7 +106,7 @@ func (e *engine) callTool(f runstate.CallTool) work {
 	return work{
 		deadline: f.Deadline,
 		flight:   at,
-		do: func(ctx context.Context, token string) (runstate.Fact, error) {
+		do: func(ctx, wanted context.Context, token string) (runstate.Fact, error) {
 			begin := r.now()
 			if f.Arguments.Ref != nil {
 				arguments, err := r.ReadPart(ctx, e.run, f.Arguments.Ref)
@@ -123,7 +126,7 @@ func (e *engine) callTool(f runstate.CallTool) work {
 			if err != nil {
 				return nil, err
 			}
-			return e.finished(ctx, runstate.CallFinished{CallID: f.CallID, Attempt: f.Attempt, Duration: r.now().Sub(begin)}, res, most)
+			return e.finished(wanted, runstate.CallFinished{CallID: f.CallID, Attempt: f.Attempt, Duration: r.now().Sub(begin)}, res, most)
 		},
 		failed: func(ctx context.Context, err error) runstate.Fact {
 			if result, ok := outcomeOf(err); ok {
@@ -184,7 +187,7 @@ func (e *engine) getCall(f runstate.GetCall) work {
 	return work{
 		deadline: f.Deadline,
 		flight:   flight{name: f.CallID, iteration: e.st.Iteration(), attempt: f.Attempt},
-		do: func(ctx context.Context, _ string) (runstate.Fact, error) {
+		do: func(ctx, wanted context.Context, _ string) (runstate.Fact, error) {
 			failures := 0
 			for look := firstLook; ; look = min(2*look, lastLook) {
 				resp, err := r.cfg.Tools.GetCall(ctx, f.Host, req, most)
@@ -199,7 +202,7 @@ func (e *engine) getCall(f runstate.GetCall) work {
 				failures = 0
 				switch state := resp.GetState().(type) {
 				case *runnerdv1.GetCallResponse_Finished:
-					return e.finished(ctx, finished, state.Finished, most)
+					return e.finished(wanted, finished, state.Finished, most)
 				case *runnerdv1.GetCallResponse_NotSeen:
 					return runstate.CallLost{
 						CallID: f.CallID, Attempt: f.Attempt, Cause: runnerdv1.LostCause_LOST_CAUSE_NOT_SEEN,
@@ -231,31 +234,18 @@ func (e *engine) getCall(f runstate.GetCall) work {
 
 // finished stores what is big of a result and returns the fact. A result that is there does not get lost to its
 // deadline or a full disk any more, only to a cancel.
-func (e *engine) finished(ctx context.Context, f runstate.CallFinished, res *runnerdv1.ToolResult, most int) (runstate.Fact, error) {
-	ctx, cancel := withoutDeadline(ctx, e.r.ctx)
-	defer cancel()
+func (e *engine) finished(wanted context.Context, f runstate.CallFinished, res *runnerdv1.ToolResult, most int) (runstate.Fact, error) {
 	prefix := fmt.Sprintf("%s.%d", f.CallID, f.Attempt)
 	var err error
-	err = untilSpace(ctx, func() error {
+	err = untilSpace(wanted, func() error {
 		p := e.r.parts(e.run)
 		if f.Reconciled { // the attempt itself may have stored something too, and so may an earlier look
 			p = p.namedByContents()
 		}
-		f.Result, err = p.result(ctx, prefix, res, most)
+		f.Result, err = p.result(wanted, prefix, res, most)
 		return err
 	})
 	return f, err
-}
-
-// withoutDeadline returns a context that ends when ctx is cancelled because nobody wants what it is for, or with base.
-func withoutDeadline(ctx, base context.Context) (context.Context, context.CancelFunc) {
-	out, cancel := context.WithCancelCause(base)
-	stop := context.AfterFunc(ctx, func() {
-		if cause := context.Cause(ctx); errors.Is(cause, errNotWanted) {
-			cancel(cause)
-		}
-	})
-	return out, func() { stop(); cancel(nil) }
 }
 
 // untilSpace repeats what a full disk refused.
