@@ -116,7 +116,7 @@ func encode(run string, prev Digest, records []Record) encoded {
 	e.value = v
 	if hidden {
 		e.private = encodePrivate(records, private)
-		decodePrivate(e.private, e.records) // cannot fail, and copies
+		decodePrivate(e.private, e.records) // cannot fail
 	}
 	return e
 }
@@ -148,14 +148,14 @@ func encodePrivate(records []Record, bound int) []byte {
 	return seal(v)
 }
 
-// decodePrivate sets Private and Salt of the records of one append from a copy of
-// the stored value.
+// decodePrivate sets Private and Salt of the records of one append to parts of the
+// stored value.
 func decodePrivate(value []byte, records []Record) bool {
 	data, ok := sealed(value)
 	if !ok {
 		return false
 	}
-	d := decoder{append([]byte(nil), data...), true}
+	d := decoder{data, true}
 	for i := range records {
 		if n := d.uvarint(); n > 0 {
 			records[i].Private = d.bytes(n - 1)

@@ -186,7 +186,7 @@ func (p *page) addStored(tx *bbolt.Tx, run string, h *header, pos Position, afte
 	}
 	if v := tx.Bucket(bucketPrivate).Get(be64(uint64(pos))); v != nil {
 		all := make([]Record, h.count)
-		if !decodePrivate(v, all) {
+		if !decodePrivate(bytes.Clone(v), all) {
 			p.records = records[:n]
 			return &CorruptError{Run: run, Sequence: h.first, Position: pos, Problem: "private parts damaged"}
 		}
