@@ -26,7 +26,10 @@ func (s *runService) ReadArtifact(req *runnerdv1.ReadArtifactRequest, stream grp
 // sendBlob streams a stored artifact.
 func (s *runService) sendBlob(ctx context.Context, req *runnerdv1.ReadArtifactRequest, stream grpc.ServerStreamingServer[runnerdv1.ReadArtifactResponse]) error {
 	for offset := int64(req.GetOffset()); ; {
-		if offset < 0 {
+		if offset < 0 { // past what any artifact can be, if there is one
+			if _, err := s.runner.ReadBlob(ctx, req.GetRunId(), req.GetArtifactId(), 0); err != nil && !errors.Is(err, io.EOF) {
+				return err
+			}
 			return pastArtifact(req)
 		}
 		chunk, err := s.runner.ReadBlob(ctx, req.GetRunId(), req.GetArtifactId(), offset)

@@ -204,8 +204,10 @@ func TestReadArtifact(t *testing.T) {
 			wantReason(t, err, codes.OutOfRange, "PAST_HEAD")
 		}
 		for _, id := range []string{"nothing", "event.1", "event.1.text", "event.1.0.text", "event.999.text", "event.", "event.07.text", "event.x.text", "event.4.-1.text", "../../etc/passwd"} {
-			_, err := f.readArtifact(f.owner(), "r1", id, 0)
-			wantReason(t, err, codes.NotFound, "ARTIFACT_NOT_FOUND")
+			for _, offset := range []uint64{0, 7, 1<<63 - 1, 1 << 63, 1<<64 - 1} {
+				_, err := f.readArtifact(f.owner(), "r1", id, offset)
+				wantReason(t, err, codes.NotFound, "ARTIFACT_NOT_FOUND")
+			}
 		}
 		_, err := f.readArtifact(f.owner(), "none", picture, 0)
 		wantReason(t, err, codes.NotFound, "RUN_NOT_FOUND")
