@@ -304,7 +304,7 @@ func TestRuns(t *testing.T) {
 	table := d.run(t, "runs").must(t, exitOK).out
 	has(t, table, "RUN ", "waiting_approval", "completed", `say r1\u001b[31m`)
 	one := d.run(t, "runs", "open").must(t, exitOK).out
-	has(t, one, "waits for approval 6", `{"text":"announce"}`, "1 of 25", "0.01 ¢ of 100.00 ¢")
+	has(t, one, "state         waiting_approval\n", "waits for approval 6", `{"text":"announce"}`, "1 of 25", "0.01 ¢ of 100.00 ¢")
 	if other := d.anonymous(t, "runs", "open").must(t, exitOK).out; strings.Contains(other, `{"text"`) {
 		t.Errorf("arguments are shown to somebody who may not approve:\n%s", other)
 	}

@@ -168,7 +168,7 @@ func (p *program) printRun(w io.Writer, run *runnerdv1.Run, style style) error {
 	row("run", safeLine(run.GetRunId()))
 	row("agent", safeLine(run.GetAgent()))
 	row("owner", safeLine(run.GetOwner()))
-	row("state", join(", ", strings.ToLower(short(run.GetState())), safeLine(run.GetStatus())))
+	row("state", stateText(run))
 	if run.GetStopReason() != runnerdv1.StopReason_STOP_REASON_UNSPECIFIED {
 		row("stop reason", short(run.GetStopReason()))
 	}
