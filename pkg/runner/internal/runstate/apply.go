@@ -83,9 +83,8 @@ func (st *State) control(ev *runnerdv1.Event, now time.Time) error {
 	case *runnerdv1.Event_RunResumed:
 		st.resumed(p.RunResumed, now)
 	case *runnerdv1.Event_RunRecovered:
-		if c.Phase == phaseDecide {
-			c.Decide.Attempt++
-			c.Decide.AskAt = now
+		if c.Phase == phaseDecide { // its patience begins anew: nobody was asked while the daemon was away
+			c.Decide = decideState{Attempt: c.Decide.Attempt + 1, AskAt: now}
 		}
 	case *runnerdv1.Event_RunCompleted:
 		c.Stop = p.RunCompleted.GetStopReason()

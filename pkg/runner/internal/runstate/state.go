@@ -85,7 +85,7 @@ type control struct {
 type decideState struct {
 	Attempt      uint32
 	AskAt        time.Time // when the attempt starts
-	Failed       uint32    // attempts of this iteration that failed since it was first asked or resumed
+	Failed       uint32    // attempts of this iteration that failed since it was first asked, resumed or recovered
 	FirstFailure time.Time
 }
 
