@@ -58,7 +58,7 @@ func (e *engine) decide(f runstate.Decide) work {
 				return broken, nil
 			}
 			out := runstate.Decided{Iteration: f.Iteration, Attempt: f.Attempt, Decision: decision, Duration: r.now().Sub(begin)}
-			err = untilSpace(wanted, func() error {
+			err = e.untilSpace(wanted, func() error {
 				out.Refs, err = r.parts(e.run).namedByContents().decision(wanted, f.Iteration, f.Attempt, decision)
 				return err
 			})

@@ -237,7 +237,7 @@ func (e *engine) getCall(f runstate.GetCall) work {
 func (e *engine) finished(wanted context.Context, f runstate.CallFinished, res *runnerdv1.ToolResult, most int) (runstate.Fact, error) {
 	prefix := fmt.Sprintf("%s.%d", f.CallID, f.Attempt)
 	var err error
-	err = untilSpace(wanted, func() error {
+	err = e.untilSpace(wanted, func() error {
 		p := e.r.parts(e.run)
 		if f.Reconciled { // the attempt itself may have stored something too, and so may an earlier look
 			p = p.namedByContents()
@@ -248,12 +248,15 @@ func (e *engine) finished(wanted context.Context, f runstate.CallFinished, res *
 	return f, err
 }
 
-// untilSpace repeats what a full disk refused.
-func untilSpace(ctx context.Context, do func() error) error {
-	for retry := (backoff{}); ; {
+// untilSpace repeats what a full disk refused, and tells the operator once.
+func (e *engine) untilSpace(ctx context.Context, do func() error) error {
+	for retry, told := (backoff{}), false; ; told = true {
 		err := do()
 		if !errors.Is(err, auditstore.ErrFull) {
 			return err
+		}
+		if !told {
+			e.r.log.Warn("a run waits for space on the disk", "run", e.run, "error", err)
 		}
 		if err := pause(ctx, retry.next()); err != nil {
 			return err

@@ -1,10 +1,13 @@
 package runner
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -252,7 +255,8 @@ func TestResultOnAFullDisk(t *testing.T) {
 			space.set(true)
 			return &runnerdv1.ToolResult{Blobs: []*runnerdv1.Blob{{MimeType: "image/png", Data: []byte("pixels")}}}, nil
 		}}
-		d := boot(t, memory(space.fault), w)
+		var told bytes.Buffer
+		d := boot(t, memory(space.fault), w, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&told, nil)) })
 		d.begin(t, "run")
 		time.Sleep(10 * time.Minute) // past the deadline of the call
 		space.set(false)
@@ -260,6 +264,9 @@ func TestResultOnAFullDisk(t *testing.T) {
 		done := d.await(t, "run", "tool_call_completed").GetToolCallCompleted()
 		if len(done.GetArtifacts()) != 1 || done.GetAttempt() != 1 || len(w.calls) != 1 {
 			t.Errorf("got %v after %d calls", done, len(w.calls))
+		}
+		if n := strings.Count(told.String(), "a run waits for space on the disk"); n != 1 {
+			t.Errorf("the operator is told %d times:\n%s", n, &told)
 		}
 		d.verify(t)
 	})
