@@ -220,7 +220,7 @@ func openBolt(path string, o *Options, readOnly bool) (db *bbolt.DB, err error) 
 // Deferred by whoever touches the map.
 func catch(err *error) {
 	if p := recover(); p != nil {
-		*err = fmt.Errorf("reading the file failed: %v: %w", p, ErrCorrupt)
+		*err = fmt.Errorf("the file is cut off or damaged, reading it failed (%v): %w", p, ErrCorrupt)
 	}
 }
 
