@@ -13,6 +13,7 @@ type memory struct {
 	owner     string
 	created   time.Time
 	entries   []*runnerdv1.HistoryEntry
+	sizes     []int                    // of the first entries, as wholeSize gives them
 	open      *runnerdv1.DecisionEntry // decision whose calls do not all have an outcome
 	results   []*runnerdv1.HistoryEntry
 	missing   int                       // of results

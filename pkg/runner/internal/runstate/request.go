@@ -66,9 +66,10 @@ func (st *State) DecideRequest() (*runnerdv1.DecideRequest, []Fetch) {
 func (st *State) fitHistory(room int) (history []*runnerdv1.HistoryEntry, whole []bool) {
 	history, whole = slices.Clone(st.mem.entries), make([]bool, len(st.mem.entries))
 	newest := 0 // the last decision: it and what follows are cut last
+	sizes := st.mem.wholeSizes()
 	for i, e := range history {
 		whole[i] = true
-		room -= wholeSize(e)
+		room -= sizes[i]
 		if e.GetDecision() != nil {
 			newest = i
 		}
@@ -76,7 +77,7 @@ func (st *State) fitHistory(room int) (history []*runnerdv1.HistoryEntry, whole 
 	replace := func(i int, short *runnerdv1.HistoryEntry) {
 		was := entrySize(history[i])
 		if whole[i] {
-			was = wholeSize(history[i])
+			was = sizes[i]
 		}
 		room += was - entrySize(short)
 		history[i], whole[i] = short, false
@@ -86,7 +87,7 @@ func (st *State) fitHistory(room int) (history []*runnerdv1.HistoryEntry, whole 
 			switch e := history[i]; {
 			case e.GetObservation() != nil && canShorten(e.GetObservation()):
 				replace(i, shorten(i, e))
-			case wholeSize(e) > entrySize(e):
+			case sizes[i] > entrySize(e):
 				replace(i, e)
 			}
 		}
@@ -108,6 +109,19 @@ func wholeSize(e *runnerdv1.HistoryEntry) int {
 		size += int(p.ref.GetSize())
 	}
 	return size
+}
+
+// wholeSizes returns the sizes of all entries. Each is measured once, as soon as it does not change any more: every
+// Decide asks for those of all before.
+func (m *memory) wholeSizes() []int {
+	sizes := m.sizes
+	for _, e := range m.entries[len(sizes):] {
+		sizes = append(sizes, wholeSize(e))
+	}
+	if m.open == nil { // else the last decision still gets its calls
+		m.sizes = sizes
+	}
+	return sizes
 }
 
 // fetchParts returns an entry into which its parts that stand in artifacts can be put.
