@@ -31,7 +31,7 @@ type Options struct {
 	// Reserve is the space in bytes kept for appends with Append.Reserve. Default 16 MiB.
 	Reserve int64
 	// RingBytes and RingAppends bound the newest appends kept in memory for
-	// readers. Defaults 8 MiB and 65,536.
+	// readers. Defaults 4 MiB and 65,536.
 	RingBytes, RingAppends int
 	// BatchBytes bounds what one transaction takes, though it takes at least one
 	// request. Default 8 MiB.
@@ -59,7 +59,7 @@ func (o *Options) withDefaults() (Options, error) {
 	setDefault(&v.LockTimeout, 2*time.Second)
 	setDefault(&v.InitialMmapSize, defaultMmap)
 	setDefault(&v.Reserve, 16<<20)
-	setDefault(&v.RingBytes, 8<<20)
+	setDefault(&v.RingBytes, 4<<20)
 	setDefault(&v.RingAppends, 1<<16)
 	setDefault(&v.BatchBytes, 8<<20)
 	setDefault(&v.IndexEvery, 4096)
