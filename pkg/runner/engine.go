@@ -211,10 +211,16 @@ func (e *engine) known(ctx context.Context) (known row, err error) {
 func (e *engine) reload(ctx context.Context) error {
 	return e.patiently(ctx, func() (err error) {
 		var body uint64
-		e.st, body, err = e.r.store.fold(ctx, e.run, e.claim.Head)
+		var inherited time.Time // time of the last event that an earlier process wrote
+		e.st, body, err = e.r.store.fold(ctx, e.run, e.claim.Head, func(ev *runnerdv1.Event) {
+			if auditstore.Position(ev.GetPosition()) <= e.r.inherited {
+				inherited = ev.GetTime().AsTime()
+			}
+		})
 		if err != nil {
 			return err
 		}
+		e.st.SetBehind(e.r.behind(inherited, e.st.LastTime()))
 		e.body = body
 		e.head.Store(e.claim.Head)
 		e.spec, err = e.r.store.spec(ctx, e.st.SpecDigest())

@@ -26,8 +26,8 @@ type store struct {
 }
 
 // fold returns the state of a run at a sequence, or at the head if there is less, and the sequence of the checkpoint
-// body it began with. A run without events is [errNoRun].
-func (s *store) fold(ctx context.Context, run string, upTo uint64) (st *runstate.State, body uint64, err error) {
+// body it began with. It calls see, unless nil, with each event. A run without events is [errNoRun].
+func (s *store) fold(ctx context.Context, run string, upTo uint64, see func(*runnerdv1.Event)) (st *runstate.State, body uint64, err error) {
 	st, body, err = s.restore(ctx, run, upTo)
 	if err != nil {
 		return nil, 0, err
@@ -46,6 +46,9 @@ func (s *store) fold(ctx context.Context, run string, upTo uint64) (st *runstate
 		ev, err := decode(rec)
 		if err != nil {
 			return nil, 0, err
+		}
+		if see != nil {
+			see(ev)
 		}
 		switch {
 		case st == nil:
@@ -237,7 +240,7 @@ func (r *Runner) At(ctx context.Context, runID string, sequence uint64) (*runsta
 	if upTo == 0 {
 		upTo = math.MaxUint64
 	}
-	st, _, err := r.store.fold(ctx, runID, upTo)
+	st, _, err := r.store.fold(ctx, runID, upTo, nil)
 	if errors.Is(err, errNoRun) {
 		return nil, runNotFound(runID)
 	}

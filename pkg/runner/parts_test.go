@@ -238,7 +238,7 @@ func TestStatesOfThePast(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			at, body, err := d.store.fold(t.Context(), "run", ev.GetSequence())
+			at, body, err := d.store.fold(t.Context(), "run", ev.GetSequence(), nil)
 			if err != nil {
 				t.Fatal(err)
 			}

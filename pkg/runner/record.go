@@ -50,10 +50,13 @@ func (e *engine) record(ctx context.Context, turn runstate.Turn) error {
 			return e.recordFirst(ctx, events[:n])
 		}
 	}
-	if len(events) == 0 {
-		return nil
+	switch {
+	case len(events) > 0:
+		return e.append(ctx, events, turn.Idle)
+	case turn.Idle:
+		return e.rewake(ctx)
 	}
-	return e.append(ctx, events, turn.Idle)
+	return nil
 }
 
 // begins reports whether an event begins an effect.
@@ -220,10 +223,27 @@ func (e *engine) rekey(ctx context.Context, a auditstore.Append, have [][]byte) 
 	return nil
 }
 
+// rewake puts the wake key of a run at rest right: one that an earlier process wrote tells the time of its clock.
+func (e *engine) rewake(ctx context.Context) error {
+	want := slices.DeleteFunc(slices.Clone(e.keys), isWakeKey)
+	if at := e.st.NextDeadline(); !at.IsZero() {
+		want = append(want, wakeKey(at, e.run))
+		slices.SortFunc(want, bytes.Compare)
+	}
+	a := auditstore.Append{Put: missing(want, e.keys), Del: missing(e.keys, want)}
+	if len(a.Put)+len(a.Del) == 0 {
+		return nil
+	}
+	if err := e.rekey(ctx, a, want); err != nil {
+		return err
+	}
+	return e.indexed(ctx, want)
+}
+
 // indexed is what follows once the events are durable: deletes that did not fit, and telling the timers.
 func (e *engine) indexed(ctx context.Context, want [][]byte) error {
 	for _, key := range want {
-		if bytes.HasPrefix(key, []byte(prefixWake)) {
+		if isWakeKey(key) {
 			e.r.timers.announce(wakeTime(key))
 		}
 	}

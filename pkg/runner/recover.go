@@ -30,6 +30,10 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 	defer r.stop() // whatever happens: nothing stays behind
 	began := r.now()
+	var err error
+	if r.inherited, err = r.cfg.Log.Head(ctx); err != nil {
+		return fmt.Errorf("find the head of the log: %w", err)
+	}
 	queued, running, err := r.findOpen(ctx)
 	if err != nil {
 		return fmt.Errorf("find open runs: %w", err)
@@ -61,6 +65,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		close(r.ready)
 	}
 	tasks.Go(func() { r.report(failed, r.tick(serving)) })
+	tasks.Go(func() { r.wakeAhead(serving) })
 	select {
 	case <-ctx.Done():
 	case <-r.draining:

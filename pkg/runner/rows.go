@@ -21,7 +21,7 @@ import (
 // ones sort newest first.
 const (
 	prefixOpen  = "open/"  // open/<run>: goes on by itself (QUEUED, RUNNING)
-	prefixWake  = "wake/"  // wake/<time>/<run>: rests, and has a deadline
+	prefixWake  = "wake/"  // wake/<time>/<run>: rests, and has a deadline; a time of the process that wrote it
 	prefixAsk   = "ask/"   // ask/<time opened>/<run>/<approval id in 20 digits>: an approval is open
 	prefixList  = "list/"  // list/<inverted time started>/<run>
 	prefixAgent = "agent/" // agent/<agent>/<inverted time started>/<run>
@@ -47,7 +47,7 @@ func keysOf(run *runnerdv1.Run, wakeAt time.Time) [][]byte {
 	if goesOn(run.GetState()) {
 		keys = append(keys, []byte(prefixOpen+id))
 	} else if !wakeAt.IsZero() {
-		keys = append(keys, []byte(prefixWake+nanos(wakeAt)+"/"+id))
+		keys = append(keys, wakeKey(wakeAt, id))
 	}
 	for _, a := range run.GetApprovals() {
 		opened := nanos(a.GetOpenedAt().AsTime())
@@ -56,6 +56,10 @@ func keysOf(run *runnerdv1.Run, wakeAt time.Time) [][]byte {
 	slices.SortFunc(keys, bytes.Compare)
 	return keys
 }
+
+func wakeKey(at time.Time, run string) []byte { return []byte(prefixWake + nanos(at) + "/" + run) }
+
+func isWakeKey(key []byte) bool { return bytes.HasPrefix(key, []byte(prefixWake)) }
 
 // wakeTime returns the time in a wake key.
 func wakeTime(key []byte) time.Time {

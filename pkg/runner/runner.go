@@ -125,6 +125,8 @@ type Runner struct {
 	work    sync.WaitGroup // engines
 	effects sync.WaitGroup
 
+	inherited auditstore.Position // what is at or before it an earlier process wrote; set before loaded is closed
+
 	loaded   chan struct{} // closed when open is filled
 	ready    chan struct{} // closed when every open run is recovered
 	draining chan struct{} // closed when a drain begins
@@ -166,6 +168,14 @@ func New(cfg Config) (*Runner, error) {
 
 // now returns the time: the wall clock when the process began and the time since, so that it never jumps.
 func (r *Runner) now() time.Time { return r.born.Add(time.Since(r.born)) }
+
+// behind returns how far this process is behind the clock of a run whose last event that an earlier process wrote, and
+// whose last event at all, have these times. In this process every run's clock goes on from the start of the process,
+// or from the former event if that is later. That stands in the log, so it is the same each time the run is loaded. A
+// process beside this one may have written the latter.
+func (r *Runner) behind(inherited, last time.Time) time.Duration {
+	return max(0, inherited.Sub(r.born), last.Sub(r.now()))
+}
 
 // Agents returns the names of the configured agents, sorted.
 func (r *Runner) Agents() []string { return slices.Sorted(maps.Keys(r.cfg.Agents)) }

@@ -122,6 +122,34 @@ func (r *Runner) wakeDue(ctx context.Context, ticked map[string]time.Time) (next
 	}
 }
 
+// wakeAhead wakes the runs at rest that were written by a clock that was ahead of this process's. By their keys they
+// would be woken too late; once woken they put them right.
+func (r *Runner) wakeAhead(ctx context.Context) {
+	room := make(chan struct{}, maxTicks)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	err := r.eachRow(ctx, prefixWake, func(raw *auditstore.Row) error {
+		known, err := decodeRow(raw)
+		if err != nil || !known.GetRun().GetUpdatedAt().AsTime().After(r.born) {
+			return nil //nolint:nilerr // a row that cannot be read is told of when its deadline comes
+		}
+		run := raw.Run
+		select {
+		case room <- struct{}{}:
+		case <-r.draining:
+			return errStopped
+		}
+		wg.Go(func() {
+			defer func() { <-room }()
+			r.wake(ctx, run)
+		})
+		return nil
+	})
+	if err != nil && ctx.Err() == nil && !errors.Is(err, errStopped) {
+		r.log.Warn("runs that wait since the clock was ahead may be woken late", "error", err)
+	}
+}
+
 // wake makes a run look at the clock.
 func (r *Runner) wake(ctx context.Context, run string) {
 	r.mu.Lock()

@@ -9,13 +9,10 @@ import (
 )
 
 // Advance accepts each fact in order, then plans until only the world can help. It changes st: when the events of the
-// turn are not recorded, st is worth nothing and must be dropped. now may lie before the last event; the run's clock
-// then goes on from that event. An error is an illegal event: a bug of the rules.
+// turn are not recorded, st is worth nothing and must be dropped. now is a time of the process, see [State.SetBehind].
+// An error is an illegal event: a bug of the rules.
 func Advance(st *State, facts []Fact, now time.Time) (turn Turn, err error) {
-	if !st.clock && st.ctl.Sequence > 0 {
-		st.offset, st.clock = max(0, st.ctl.Time.Sub(now)), true
-	}
-	t := &advance{st: st, now: now.Add(st.offset)}
+	t := &advance{st: st, now: now.Add(st.behind)}
 	turn.Replies = make([]Reply, 0, len(facts))
 	if len(facts) > 0 {
 		if restart, ok := facts[0].(Restart); ok { // before all else: the time before it is not the run's
@@ -33,7 +30,7 @@ func Advance(st *State, facts []Fact, now time.Time) (turn Turn, err error) {
 	turn.Events = t.events
 	turn.Effects = t.effects()
 	if wake := t.wakeAt(); !wake.IsZero() {
-		turn.WakeAt = wake.Add(-st.offset)
+		turn.WakeAt = t.world(wake)
 	}
 	turn.Idle = len(turn.Effects) == 0 && st.resting()
 	return turn, nil
@@ -134,8 +131,8 @@ func (t *advance) callEffect(c *call) Effect {
 	}
 }
 
-// world turns a time of the run's clock into one of the shell's.
-func (t *advance) world(at time.Time) time.Time { return at.Add(-t.st.offset) }
+// world turns a time of the run's clock into one of the process.
+func (t *advance) world(at time.Time) time.Time { return at.Add(-t.st.behind) }
 
 // wakeAt is when the clock alone changes something; zero: never.
 func (t *advance) wakeAt() time.Time {
@@ -172,10 +169,14 @@ func (t *advance) wakeAt() time.Time {
 	return first
 }
 
-// NextDeadline is when a run at rest must be woken; zero: never. It is a time of the log's clock.
+// NextDeadline is when a run at rest must be woken; zero: never. Like Turn.WakeAt it is a time of the process.
 func (st *State) NextDeadline() time.Time {
 	t := advance{st: st, now: st.ctl.Time}
-	return t.wakeAt()
+	at := t.wakeAt()
+	if at.IsZero() {
+		return at
+	}
+	return t.world(at)
 }
 
 // durationLeft is what is left of max_duration at now.

@@ -342,6 +342,7 @@ func (r *randomRun) again() {
 		if len(turn.facts) == 1 {
 			if _, restarts := turn.facts[0].(Restart); restarts {
 				other.st = other.folded()
+				other.st.SetBehind(behind(other.st, turn.now))
 			}
 		}
 		made, err := Advance(other.st, turn.facts, turn.now)

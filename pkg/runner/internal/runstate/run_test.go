@@ -135,6 +135,9 @@ func (w *world) check() {
 	if !w.turn.Idle && len(w.turn.Effects) == 0 && w.turn.WakeAt.IsZero() {
 		w.t.Fatalf("nothing is wanted and nothing will wake it\n%s", w)
 	}
+	if at := w.st.NextDeadline(); w.turn.Idle && !at.Equal(w.turn.WakeAt) {
+		w.t.Fatalf("at rest it must be woken at %s, not at %s\n%s", w.turn.WakeAt, at, w)
+	}
 	if len(w.events) == 0 {
 		return
 	}
@@ -154,7 +157,7 @@ func (w *world) check() {
 		if diff := cmp.Diff(w.st.View(), again.View(), protocmp.Transform()); diff != "" {
 			w.t.Fatalf("the %s view differs: %s\n%s", name, diff, w)
 		}
-		again.offset, again.clock = w.st.offset, w.st.clock // the same process
+		again.behind = w.st.behind // the same process
 		turn, err := Advance(again, nil, w.now)
 		if err != nil || len(turn.Events) > 0 {
 			w.t.Fatalf("from the %s state %d further events follow (%v): %v\n%s", name, len(turn.Events), err, turn.Events, w)
@@ -234,8 +237,12 @@ func (w *world) restart() Turn {
 	w.t.Helper()
 	w.epoch++
 	w.st = w.restored(len(w.events))
+	w.st.SetBehind(behind(w.st, w.now))
 	return w.do(Restart{Epoch: w.epoch})
 }
+
+// behind is how far a process that starts now is behind the run.
+func behind(st *State, now time.Time) time.Duration { return max(0, st.LastTime().Sub(now)) }
 
 // vote answers an open approval with the digest it asks for.
 func (w *world) vote(id uint64, verdict runnerdv1.ApprovalVerdict) Vote {

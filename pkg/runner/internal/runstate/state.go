@@ -30,8 +30,7 @@ type State struct {
 	env    Env
 	ctl    control
 	mem    memory
-	offset time.Duration // how far the clock was behind the log when the run was loaded
-	clock  bool          // offset is known
+	behind time.Duration // how far the clock of the process is behind that of the run
 }
 
 // phase is where in an iteration a run is. It says nothing about whether the leg is open.
@@ -209,6 +208,11 @@ func (st *State) HistoryFrom() uint64 { return 1 }
 
 // SetCatalogue gives the state the catalogue whose digest it knows from tools_pinned.
 func (st *State) SetCatalogue(c *Catalogue) { st.env.Catalogue = c }
+
+// SetBehind says how far the clock of the process is behind that of the run: event times never go back, so a run whose
+// last events were written while the clock was ahead has a clock of its own. It is 0 for a new or restored state, not
+// negative, and must be the same whenever a process loads the run, lest deadlines move with every load.
+func (st *State) SetBehind(by time.Duration) { st.behind = by }
 
 // SpecDigest returns the digest of the run's spec, lower-case hex.
 func (st *State) SpecDigest() string { return st.ctl.SpecDigest }
