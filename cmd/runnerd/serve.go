@@ -156,7 +156,7 @@ func (p *program) serve(ctx context.Context, cfg *configv1.Config) (err error) {
 	}
 	tasks.start("engine", engine.Run)
 	tasks.start("server", func(context.Context) error { return server.Serve(listener) })
-	tasks.start("health", func(ctx context.Context) error { return tellWhenReady(ctx, engine, server, log) })
+	tasks.start("health", func(ctx context.Context) error { return tellHealth(ctx, engine, server, store.Full, log) })
 	fmt.Fprintf(p.out, "listening on %s\n", listener.Addr())
 	if p.serving != nil {
 		p.serving(listener.Addr().String())
@@ -192,15 +192,30 @@ func waitForEnd(ctx context.Context, tasks *tasks, fatal <-chan error, store *au
 	}
 }
 
-// tellWhenReady lets health checks succeed once all runs are recovered.
-func tellWhenReady(ctx context.Context, engine *runner.Runner, server *runner.Server, log *slog.Logger) error {
+// fullCheck is how often health checks look whether the store has space.
+const fullCheck = time.Second
+
+// tellHealth lets health checks succeed once all runs are recovered, for as long as the store takes new runs.
+func tellHealth(ctx context.Context, engine *runner.Runner, server *runner.Server, full func() bool, log *slog.Logger) error {
 	select {
 	case <-engine.Ready():
-		server.SetServing(true)
 		log.Info("ready")
 	case <-ctx.Done():
+		return nil
 	}
-	return nil
+	look := time.NewTicker(fullCheck)
+	defer look.Stop()
+	for serving := false; ; {
+		if now := !full(); now != serving {
+			serving = now
+			server.SetServing(serving)
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // storeError gives the errors of a store their exit codes.

@@ -127,6 +127,7 @@ func TestFullDisk(t *testing.T) {
 		w.Cancel(t, ending, runnerdv1.CancelMode_CANCEL_MODE_STOP) // has a reserve
 		ended(t, w.Done(t, ending), runnerdv1.StopReason_STOP_REASON_STOPPED, "failed:system")
 		has(t, w.metrics(t), "\nrunnerd_store_full 1\n")
+		harness.Eventually(t, "health says so", func() bool { return !w.Serving(harness.Context(t)) })
 		equal(t, "calls of a run that cannot be recorded", len(w.hands.Calls(run)), 0)
 		equal(t, "calls of the approval that could not be recorded", len(w.hands.Calls(waiting)), 0)
 		equal(t, "events that were recorded", w.Run(t, run).GetHeadSequence(), 3)
@@ -137,6 +138,7 @@ func TestFullDisk(t *testing.T) {
 		w.vote(t, a, approve)
 		ended(t, w.Done(t, waiting), runnerdv1.StopReason_STOP_REASON_COMPLETED, "completed")
 		has(t, w.metrics(t), "\nrunnerd_store_full 0\n")
+		harness.Eventually(t, "health is well again", func() bool { return w.Serving(harness.Context(t)) })
 		_, err = w.Runs.GetRun(harness.Context(t), &runnerdv1.GetRunRequest{RunId: "refused"})
 		harness.Code(t, err, codes.NotFound, "RUN_NOT_FOUND")
 	})

@@ -213,6 +213,12 @@ func (d *Daemon) untilServing() error {
 	}
 }
 
+// Serving tells what the health check of the daemon says.
+func (d *Daemon) Serving(ctx context.Context) bool {
+	answer, err := healthv1.NewHealthClient(d.conns[0]).Check(ctx, &healthv1.HealthCheckRequest{})
+	return err == nil && answer.GetStatus() == healthv1.HealthCheckResponse_SERVING
+}
+
 // addressFinder copies what the daemon says into its log and picks the address out.
 type addressFinder struct {
 	log   io.Writer
