@@ -45,7 +45,7 @@ type Position uint64
 type Digest = [32]byte
 
 // Record is one event, as bytes. A record that was read is shared by all its
-// readers: none of its slices may be changed.
+// readers: neither it nor any of its slices may be changed.
 type Record struct {
 	Run      string
 	Sequence uint64 // per run, 1 and up without gaps; given by the caller

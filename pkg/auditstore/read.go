@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"go.etcd.io/bbolt"
 )
@@ -33,14 +34,20 @@ func pageLimit(limit int) int {
 
 func (p *page) full() bool { return len(p.records) >= p.limit || p.bytes >= pageBytes }
 
-// add takes the records of one append with a sequence larger than after.
+// add takes the records of one append with a sequence larger than after. A page of
+// one append, which is what a reader at the head gets, shares them.
 func (p *page) add(records []Record, after uint64) {
-	for i := range records {
-		if r := &records[i]; r.Sequence > after {
-			p.records = append(p.records, *r)
-			p.bytes += len(r.Wire) + len(r.Private)
-		}
+	for len(records) > 0 && records[0].Sequence <= after {
+		records = records[1:]
 	}
+	for i := range records {
+		p.bytes += len(records[i].Wire) + len(records[i].Private)
+	}
+	if len(p.records) == 0 {
+		p.records = slices.Clip(records) // whatever follows makes a copy
+		return
+	}
+	p.records = append(p.records, records...)
 }
 
 // end returns the page and the cursor after it.
