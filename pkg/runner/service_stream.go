@@ -27,11 +27,9 @@ func (s *runService) StreamEvents(req *runnerdv1.StreamEventsRequest, stream grp
 	if err != nil {
 		return err
 	}
-	out := &eventSender{
-		ctx: ctx, stream: stream, raw: raw, resume: req.GetAfterCursor(),
-		began: time.Now(), patience: time.NewTimer(sendPatience),
-	}
-	defer out.patience.Stop()
+	out := newEventSender(ctx, stream, raw)
+	defer out.close()
+	out.resume = req.GetAfterCursor()
 	err = s.runner.Watch(ctx, WatchOptions{
 		Run:           req.GetRunId(),
 		AfterSequence: req.AfterSequence,
@@ -110,20 +108,42 @@ type eventSender struct {
 	stream grpc.ServerStream
 	raw    bool // text in signals may be seen
 
+	batches chan []WatchItem // to the goroutine that sends
+	done    chan error       // from it, with room for the outcome that nobody waits for any more
+
 	began    time.Time
-	patience *time.Timer  // used again for every batch
+	patience *time.Timer  // set when it rings only: most batches need none
 	sending  atomic.Int64 // when the message began that is being sent, since began
 	sent     atomic.Int64 // messages of the batch that are handed to the transport
 	resume   string       // cursor up to which everything was sent
 }
 
-// send sends a batch, in order, and returns when all of it is handed to the transport.
+func newEventSender(ctx context.Context, stream grpc.ServerStream, raw bool) *eventSender {
+	s := &eventSender{
+		ctx: ctx, stream: stream, raw: raw, batches: make(chan []WatchItem), done: make(chan error, 1),
+		began: time.Now(), patience: time.NewTimer(sendPatience),
+	}
+	go func() {
+		for items := range s.batches {
+			s.done <- s.sendAll(items)
+		}
+	}()
+	return s
+}
+
+// close lets the goroutine end once it has nothing to send. Nothing is sent after that.
+func (s *eventSender) close() {
+	close(s.batches)
+	s.patience.Stop()
+}
+
+// send sends a batch, in order, and returns when all of it is handed to the transport. After an error it must not be
+// called again.
 func (s *eventSender) send(items []WatchItem) error {
 	s.sent.Store(0)
 	s.sending.Store(int64(time.Since(s.began)))
-	done := make(chan error, 1)
-	go func() { done <- s.sendAll(items) }()
-	err := s.wait(done)
+	s.batches <- items
+	err := s.wait()
 	// When the wait was given up, what is sent after this is sent again to whoever resumes.
 	for i := s.sent.Load() - 1; i >= 0; i-- {
 		if place := placeOf(&items[i]); place != "" {
@@ -135,11 +155,10 @@ func (s *eventSender) send(items []WatchItem) error {
 }
 
 // wait returns when a batch is sent, or why it is given up.
-func (s *eventSender) wait(done <-chan error) error {
-	s.patience.Reset(sendPatience)
+func (s *eventSender) wait() error {
 	for {
 		select {
-		case err := <-done:
+		case err := <-s.done:
 			return err
 		case <-s.ctx.Done():
 			return context.Cause(s.ctx)

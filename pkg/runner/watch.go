@@ -51,6 +51,7 @@ type watch struct {
 	skip  auditstore.Cursor // events of this append up to this sequence are not sent
 	ended bool              // the last event closed the run
 	items []WatchItem
+	idle  *time.Timer
 }
 
 // Watch sends the events of a scope in order, without gap or duplicate, until there are no more, and with Follow those
@@ -77,6 +78,8 @@ func (r *Runner) Watch(ctx context.Context, opt WatchOptions, send func([]WatchI
 		watcher = r.hub.watch(opt.Run)
 	}
 	defer r.hub.forget(watcher)
+	w.idle = time.NewTimer(idleAfter)
+	defer w.idle.Stop()
 	for {
 		more, err := w.page(ctx)
 		if err != nil {
@@ -142,8 +145,7 @@ func (w *watch) wants(kind string) bool {
 
 // wait returns when there may be something to read; it sends signals meanwhile.
 func (w *watch) wait(ctx context.Context, watcher *watcher) error {
-	idle := time.NewTimer(idleAfter)
-	defer idle.Stop()
+	w.idle.Reset(idleAfter)
 	for {
 		w.items = w.items[:0]
 		select {
@@ -154,7 +156,7 @@ func (w *watch) wait(ctx context.Context, watcher *watcher) error {
 			for range len(watcher.signals) {
 				w.signal(<-watcher.signals)
 			}
-		case <-idle.C:
+		case <-w.idle.C:
 			w.items = append(w.items, w.progress())
 		case <-w.r.draining:
 			return errDraining()
@@ -167,7 +169,7 @@ func (w *watch) wait(ctx context.Context, watcher *watcher) error {
 		if err := w.send(w.items); err != nil {
 			return err
 		}
-		idle.Reset(idleAfter)
+		w.idle.Reset(idleAfter)
 	}
 }
 
