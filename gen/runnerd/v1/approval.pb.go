@@ -30,6 +30,8 @@ const (
 	ApprovalKind_APPROVAL_KIND_UNSPECIFIED ApprovalKind = 0
 	// May this call run with exactly these arguments?
 	ApprovalKind_APPROVAL_KIND_TOOL_CALL ApprovalKind = 1
+	// May the run go on with 90 % of its cost cap spent?
+	ApprovalKind_APPROVAL_KIND_BUDGET ApprovalKind = 2
 	// What became of a call whose outcome is unknown: send again, give up, or settle with the truth.
 	ApprovalKind_APPROVAL_KIND_IN_DOUBT ApprovalKind = 3
 )
@@ -39,11 +41,13 @@ var (
 	ApprovalKind_name = map[int32]string{
 		0: "APPROVAL_KIND_UNSPECIFIED",
 		1: "APPROVAL_KIND_TOOL_CALL",
+		2: "APPROVAL_KIND_BUDGET",
 		3: "APPROVAL_KIND_IN_DOUBT",
 	}
 	ApprovalKind_value = map[string]int32{
 		"APPROVAL_KIND_UNSPECIFIED": 0,
 		"APPROVAL_KIND_TOOL_CALL":   1,
+		"APPROVAL_KIND_BUDGET":      2,
 		"APPROVAL_KIND_IN_DOUBT":    3,
 	}
 )
@@ -138,9 +142,10 @@ type ApprovalVerdict int32
 const (
 	// Never a valid answer.
 	ApprovalVerdict_APPROVAL_VERDICT_UNSPECIFIED ApprovalVerdict = 0
-	// TOOL_CALL: run it. IN_DOUBT: send it again.
+	// TOOL_CALL: run it. BUDGET: go on. IN_DOUBT: send it again.
 	ApprovalVerdict_APPROVAL_VERDICT_APPROVE ApprovalVerdict = 1
-	// TOOL_CALL: do not run it. IN_DOUBT: give up, the call fails with UNKNOWN_OUTCOME.
+	// TOOL_CALL: do not run it. BUDGET: the run ends with BUDGET_DECLINED. IN_DOUBT: give up, the call fails with
+	// UNKNOWN_OUTCOME.
 	ApprovalVerdict_APPROVAL_VERDICT_DENY ApprovalVerdict = 2
 	// IN_DOUBT only: the given result is what really happened.
 	ApprovalVerdict_APPROVAL_VERDICT_SETTLE ApprovalVerdict = 3
@@ -323,6 +328,88 @@ func (LostCause) EnumDescriptor() ([]byte, []int) {
 	return file_runnerd_v1_approval_proto_rawDescGZIP(), []int{4}
 }
 
+// BudgetQuestion is how far the cost of a run has got when a person is asked whether it may go on.
+type BudgetQuestion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Level in percent that asks.
+	Level uint32 `protobuf:"varint,1,opt,name=level,proto3" json:"level,omitempty"`
+	// Share of the cap that is spent in percent; over 100 where the cap was passed.
+	Percent float64 `protobuf:"fixed64,2,opt,name=percent,proto3" json:"percent,omitempty"`
+	// Cost so far in nanocents, 1e-9 of a cent.
+	CostNanocents int64 `protobuf:"varint,3,opt,name=cost_nanocents,json=costNanocents,proto3" json:"cost_nanocents,omitempty"`
+	// The same in cents, rounded to a double.
+	CostCents float64 `protobuf:"fixed64,4,opt,name=cost_cents,json=costCents,proto3" json:"cost_cents,omitempty"`
+	// Cost cap in cents.
+	MaxCostCents  float64 `protobuf:"fixed64,5,opt,name=max_cost_cents,json=maxCostCents,proto3" json:"max_cost_cents,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BudgetQuestion) Reset() {
+	*x = BudgetQuestion{}
+	mi := &file_runnerd_v1_approval_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BudgetQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BudgetQuestion) ProtoMessage() {}
+
+func (x *BudgetQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_approval_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BudgetQuestion.ProtoReflect.Descriptor instead.
+func (*BudgetQuestion) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_approval_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *BudgetQuestion) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
+func (x *BudgetQuestion) GetPercent() float64 {
+	if x != nil {
+		return x.Percent
+	}
+	return 0
+}
+
+func (x *BudgetQuestion) GetCostNanocents() int64 {
+	if x != nil {
+		return x.CostNanocents
+	}
+	return 0
+}
+
+func (x *BudgetQuestion) GetCostCents() float64 {
+	if x != nil {
+		return x.CostCents
+	}
+	return 0
+}
+
+func (x *BudgetQuestion) GetMaxCostCents() float64 {
+	if x != nil {
+		return x.MaxCostCents
+	}
+	return 0
+}
+
 // Approval is one question to a person, open or closed.
 type Approval struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -334,9 +421,9 @@ type Approval struct {
 	Kind ApprovalKind `protobuf:"varint,3,opt,name=kind,proto3,enum=runnerd.v1.ApprovalKind" json:"kind,omitempty"`
 	// Agent of the run.
 	Agent string `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Call the approval is about.
+	// Call the approval is about; empty for BUDGET, as are host, tool, arguments and annotations.
 	CallId string `protobuf:"bytes,5,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
-	// Attempt of the call that is in doubt; absent for TOOL_CALL.
+	// Attempt of the call that is in doubt; absent for the other kinds.
 	Attempt uint32 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// Configured name of the host that would execute the call.
 	Host string `protobuf:"bytes,7,opt,name=host,proto3" json:"host,omitempty"`
@@ -350,7 +437,8 @@ type Approval struct {
 	ArgumentsCut bool `protobuf:"varint,11,opt,name=arguments_cut,json=argumentsCut,proto3" json:"arguments_cut,omitempty"`
 	// Keyed digest of the canonical arguments, "<key id>:<hex>".
 	ArgumentDigest string `protobuf:"bytes,12,opt,name=argument_digest,json=argumentDigest,proto3" json:"argument_digest,omitempty"`
-	// Binds the verdict to run, call, host, tool, schema, spec, exact arguments, rule and expiry: "<key id>:<hex>".
+	// Binds the verdict to run, call, host, tool, schema, spec, exact arguments, rule and expiry, of BUDGET to run, spec,
+	// level, cost, cap and expiry: "<key id>:<hex>".
 	// SubmitApproval must name it.
 	ApprovalDigest string `protobuf:"bytes,13,opt,name=approval_digest,json=approvalDigest,proto3" json:"approval_digest,omitempty"`
 	// Rule that asked, for example approval_for:deploy_*.
@@ -372,14 +460,16 @@ type Approval struct {
 	// When it was closed; absent while it is open.
 	ClosedAt *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=closed_at,json=closedAt,proto3" json:"closed_at,omitempty"`
 	// What the approver gave as reason.
-	Reason        string `protobuf:"bytes,23,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,23,opt,name=reason,proto3" json:"reason,omitempty"`
+	// What was spent; BUDGET only.
+	Budget        *BudgetQuestion `protobuf:"bytes,24,opt,name=budget,proto3" json:"budget,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_runnerd_v1_approval_proto_msgTypes[0]
+	mi := &file_runnerd_v1_approval_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -391,7 +481,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_approval_proto_msgTypes[0]
+	mi := &file_runnerd_v1_approval_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -404,7 +494,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_approval_proto_rawDescGZIP(), []int{0}
+	return file_runnerd_v1_approval_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *Approval) GetRunId() string {
@@ -568,12 +658,26 @@ func (x *Approval) GetReason() string {
 	return ""
 }
 
+func (x *Approval) GetBudget() *BudgetQuestion {
+	if x != nil {
+		return x.Budget
+	}
+	return nil
+}
+
 var File_runnerd_v1_approval_proto protoreflect.FileDescriptor
 
 const file_runnerd_v1_approval_proto_rawDesc = "" +
 	"\n" +
 	"\x19runnerd/v1/approval.proto\x12\n" +
-	"runnerd.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18runnerd/v1/options.proto\x1a\x15runnerd/v1/tool.proto\"\xa0\a\n" +
+	"runnerd.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18runnerd/v1/options.proto\x1a\x15runnerd/v1/tool.proto\"\xac\x01\n" +
+	"\x0eBudgetQuestion\x12\x14\n" +
+	"\x05level\x18\x01 \x01(\rR\x05level\x12\x18\n" +
+	"\apercent\x18\x02 \x01(\x01R\apercent\x12%\n" +
+	"\x0ecost_nanocents\x18\x03 \x01(\x03R\rcostNanocents\x12\x1d\n" +
+	"\n" +
+	"cost_cents\x18\x04 \x01(\x01R\tcostCents\x12$\n" +
+	"\x0emax_cost_cents\x18\x05 \x01(\x01R\fmaxCostCents\"\xd4\a\n" +
 	"\bApproval\x12\x1b\n" +
 	"\x06run_id\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x05runId\x12\x1f\n" +
 	"\vapproval_id\x18\x02 \x01(\x04R\n" +
@@ -600,10 +704,12 @@ const file_runnerd_v1_approval_proto_rawDesc = "" +
 	"\averdict\x18\x14 \x01(\x0e2\x1b.runnerd.v1.ApprovalVerdictR\averdict\x12!\n" +
 	"\tclosed_by\x18\x15 \x01(\tB\x04\xe8\xe0\x18\x01R\bclosedBy\x127\n" +
 	"\tclosed_at\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\bclosedAt\x12\x1c\n" +
-	"\x06reason\x18\x17 \x01(\tB\x04\xe8\xe0\x18\x02R\x06reason*f\n" +
+	"\x06reason\x18\x17 \x01(\tB\x04\xe8\xe0\x18\x02R\x06reason\x122\n" +
+	"\x06budget\x18\x18 \x01(\v2\x1a.runnerd.v1.BudgetQuestionR\x06budget*\x80\x01\n" +
 	"\fApprovalKind\x12\x1d\n" +
 	"\x19APPROVAL_KIND_UNSPECIFIED\x10\x00\x12\x1b\n" +
-	"\x17APPROVAL_KIND_TOOL_CALL\x10\x01\x12\x1a\n" +
+	"\x17APPROVAL_KIND_TOOL_CALL\x10\x01\x12\x18\n" +
+	"\x14APPROVAL_KIND_BUDGET\x10\x02\x12\x1a\n" +
 	"\x16APPROVAL_KIND_IN_DOUBT\x10\x03*v\n" +
 	"\fApprovalMode\x12\x1d\n" +
 	"\x19APPROVAL_MODE_UNSPECIFIED\x10\x00\x12\x16\n" +
@@ -648,31 +754,33 @@ func file_runnerd_v1_approval_proto_rawDescGZIP() []byte {
 }
 
 var file_runnerd_v1_approval_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_runnerd_v1_approval_proto_msgTypes = make([]protoimpl.MessageInfo, 1)
+var file_runnerd_v1_approval_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
 var file_runnerd_v1_approval_proto_goTypes = []any{
 	(ApprovalKind)(0),             // 0: runnerd.v1.ApprovalKind
 	(ApprovalMode)(0),             // 1: runnerd.v1.ApprovalMode
 	(ApprovalVerdict)(0),          // 2: runnerd.v1.ApprovalVerdict
 	(Via)(0),                      // 3: runnerd.v1.Via
 	(LostCause)(0),                // 4: runnerd.v1.LostCause
-	(*Approval)(nil),              // 5: runnerd.v1.Approval
-	(*Annotations)(nil),           // 6: runnerd.v1.Annotations
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(*BudgetQuestion)(nil),        // 5: runnerd.v1.BudgetQuestion
+	(*Approval)(nil),              // 6: runnerd.v1.Approval
+	(*Annotations)(nil),           // 7: runnerd.v1.Annotations
+	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
 }
 var file_runnerd_v1_approval_proto_depIdxs = []int32{
 	0, // 0: runnerd.v1.Approval.kind:type_name -> runnerd.v1.ApprovalKind
 	4, // 1: runnerd.v1.Approval.cause:type_name -> runnerd.v1.LostCause
-	6, // 2: runnerd.v1.Approval.annotations:type_name -> runnerd.v1.Annotations
-	7, // 3: runnerd.v1.Approval.opened_at:type_name -> google.protobuf.Timestamp
-	7, // 4: runnerd.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
+	7, // 2: runnerd.v1.Approval.annotations:type_name -> runnerd.v1.Annotations
+	8, // 3: runnerd.v1.Approval.opened_at:type_name -> google.protobuf.Timestamp
+	8, // 4: runnerd.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
 	3, // 5: runnerd.v1.Approval.via:type_name -> runnerd.v1.Via
 	2, // 6: runnerd.v1.Approval.verdict:type_name -> runnerd.v1.ApprovalVerdict
-	7, // 7: runnerd.v1.Approval.closed_at:type_name -> google.protobuf.Timestamp
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	8, // [8:8] is the sub-list for extension type_name
-	8, // [8:8] is the sub-list for extension extendee
-	0, // [0:8] is the sub-list for field type_name
+	8, // 7: runnerd.v1.Approval.closed_at:type_name -> google.protobuf.Timestamp
+	5, // 8: runnerd.v1.Approval.budget:type_name -> runnerd.v1.BudgetQuestion
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_runnerd_v1_approval_proto_init() }
@@ -688,7 +796,7 @@ func file_runnerd_v1_approval_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runnerd_v1_approval_proto_rawDesc), len(file_runnerd_v1_approval_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   1,
+			NumMessages:   2,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

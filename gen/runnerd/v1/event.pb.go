@@ -269,6 +269,8 @@ type BudgetWarningKind int32
 const (
 	// Never used.
 	BudgetWarningKind_BUDGET_WARNING_KIND_UNSPECIFIED BudgetWarningKind = 0
+	// A share of the cost cap is spent. Once a run for each level.
+	BudgetWarningKind_BUDGET_WARNING_KIND_LEVEL BudgetWarningKind = 1
 	// A cost cap is set and the decide service reports no cost: the cap cannot be enforced. Once a run.
 	BudgetWarningKind_BUDGET_WARNING_KIND_COST_UNKNOWN BudgetWarningKind = 2
 )
@@ -277,10 +279,12 @@ const (
 var (
 	BudgetWarningKind_name = map[int32]string{
 		0: "BUDGET_WARNING_KIND_UNSPECIFIED",
+		1: "BUDGET_WARNING_KIND_LEVEL",
 		2: "BUDGET_WARNING_KIND_COST_UNKNOWN",
 	}
 	BudgetWarningKind_value = map[string]int32{
 		"BUDGET_WARNING_KIND_UNSPECIFIED":  0,
+		"BUDGET_WARNING_KIND_LEVEL":        1,
 		"BUDGET_WARNING_KIND_COST_UNKNOWN": 2,
 	}
 )
@@ -360,6 +364,10 @@ type Event struct {
 	//	*Event_ToolCallCompleted
 	//	*Event_ToolCallFailed
 	//	*Event_BudgetWarning
+	//	*Event_BudgetConfirmationRequested
+	//	*Event_BudgetPrompt
+	//	*Event_BudgetReadOnlySuggested
+	//	*Event_ContextWarning
 	//	*Event_InputRequested
 	//	*Event_InputReceived
 	//	*Event_CancelRequested
@@ -675,6 +683,42 @@ func (x *Event) GetBudgetWarning() *BudgetWarning {
 	return nil
 }
 
+func (x *Event) GetBudgetConfirmationRequested() *BudgetConfirmationRequested {
+	if x != nil {
+		if x, ok := x.Payload.(*Event_BudgetConfirmationRequested); ok {
+			return x.BudgetConfirmationRequested
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetBudgetPrompt() *BudgetPrompt {
+	if x != nil {
+		if x, ok := x.Payload.(*Event_BudgetPrompt); ok {
+			return x.BudgetPrompt
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetBudgetReadOnlySuggested() *BudgetReadOnlySuggested {
+	if x != nil {
+		if x, ok := x.Payload.(*Event_BudgetReadOnlySuggested); ok {
+			return x.BudgetReadOnlySuggested
+		}
+	}
+	return nil
+}
+
+func (x *Event) GetContextWarning() *ContextWarning {
+	if x != nil {
+		if x, ok := x.Payload.(*Event_ContextWarning); ok {
+			return x.ContextWarning
+		}
+	}
+	return nil
+}
+
 func (x *Event) GetInputRequested() *InputRequested {
 	if x != nil {
 		if x, ok := x.Payload.(*Event_InputRequested); ok {
@@ -842,6 +886,26 @@ type Event_BudgetWarning struct {
 	BudgetWarning *BudgetWarning `protobuf:"bytes,60,opt,name=budget_warning,json=budgetWarning,proto3,oneof"`
 }
 
+type Event_BudgetConfirmationRequested struct {
+	// A person is asked whether the run may go on spending.
+	BudgetConfirmationRequested *BudgetConfirmationRequested `protobuf:"bytes,61,opt,name=budget_confirmation_requested,json=budgetConfirmationRequested,proto3,oneof"`
+}
+
+type Event_BudgetPrompt struct {
+	// Whether the run may go on spending.
+	BudgetPrompt *BudgetPrompt `protobuf:"bytes,62,opt,name=budget_prompt,json=budgetPrompt,proto3,oneof"`
+}
+
+type Event_BudgetReadOnlySuggested struct {
+	// The cost cap is used up; only looking would be wise.
+	BudgetReadOnlySuggested *BudgetReadOnlySuggested `protobuf:"bytes,63,opt,name=budget_read_only_suggested,json=budgetReadOnlySuggested,proto3,oneof"`
+}
+
+type Event_ContextWarning struct {
+	// The context of the model fills up.
+	ContextWarning *ContextWarning `protobuf:"bytes,65,opt,name=context_warning,json=contextWarning,proto3,oneof"`
+}
+
 type Event_InputRequested struct {
 	// The model asks a person.
 	InputRequested *InputRequested `protobuf:"bytes,71,opt,name=input_requested,json=inputRequested,proto3,oneof"`
@@ -902,6 +966,14 @@ func (*Event_ToolCallCompleted) isEvent_Payload() {}
 func (*Event_ToolCallFailed) isEvent_Payload() {}
 
 func (*Event_BudgetWarning) isEvent_Payload() {}
+
+func (*Event_BudgetConfirmationRequested) isEvent_Payload() {}
+
+func (*Event_BudgetPrompt) isEvent_Payload() {}
+
+func (*Event_BudgetReadOnlySuggested) isEvent_Payload() {}
+
+func (*Event_ContextWarning) isEvent_Payload() {}
 
 func (*Event_InputRequested) isEvent_Payload() {}
 
@@ -3214,8 +3286,16 @@ type BudgetWarning struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What it is about.
 	Kind BudgetWarningKind `protobuf:"varint,1,opt,name=kind,proto3,enum=runnerd.v1.BudgetWarningKind" json:"kind,omitempty"`
+	// Level that was reached in percent: 50, 80, 90 or 100; LEVEL only, as are percent and cost.
+	Level uint32 `protobuf:"varint,2,opt,name=level,proto3" json:"level,omitempty"`
+	// Share of the cap that is spent in percent.
+	Percent float64 `protobuf:"fixed64,3,opt,name=percent,proto3" json:"percent,omitempty"`
+	// Cost so far in cents, rounded to a double.
+	CostCents float64 `protobuf:"fixed64,4,opt,name=cost_cents,json=costCents,proto3" json:"cost_cents,omitempty"`
 	// Cost cap in cents.
-	MaxCostCents  float64 `protobuf:"fixed64,5,opt,name=max_cost_cents,json=maxCostCents,proto3" json:"max_cost_cents,omitempty"`
+	MaxCostCents float64 `protobuf:"fixed64,5,opt,name=max_cost_cents,json=maxCostCents,proto3" json:"max_cost_cents,omitempty"`
+	// Cost so far in nanocents, 1e-9 of a cent.
+	CostNanocents int64 `protobuf:"varint,6,opt,name=cost_nanocents,json=costNanocents,proto3" json:"cost_nanocents,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3257,11 +3337,378 @@ func (x *BudgetWarning) GetKind() BudgetWarningKind {
 	return BudgetWarningKind_BUDGET_WARNING_KIND_UNSPECIFIED
 }
 
+func (x *BudgetWarning) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
+func (x *BudgetWarning) GetPercent() float64 {
+	if x != nil {
+		return x.Percent
+	}
+	return 0
+}
+
+func (x *BudgetWarning) GetCostCents() float64 {
+	if x != nil {
+		return x.CostCents
+	}
+	return 0
+}
+
 func (x *BudgetWarning) GetMaxCostCents() float64 {
 	if x != nil {
 		return x.MaxCostCents
 	}
 	return 0
+}
+
+func (x *BudgetWarning) GetCostNanocents() int64 {
+	if x != nil {
+		return x.CostNanocents
+	}
+	return 0
+}
+
+// BudgetConfirmationRequested asks a person whether the run may go on with 90 % of its cost cap spent. Its sequence is
+// the approval_id. Until the verdict nothing starts.
+type BudgetConfirmationRequested struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Level in percent that asks.
+	Level uint32 `protobuf:"varint,1,opt,name=level,proto3" json:"level,omitempty"`
+	// Share of the cap that is spent in percent.
+	Percent float64 `protobuf:"fixed64,2,opt,name=percent,proto3" json:"percent,omitempty"`
+	// Cost so far in cents, rounded to a double.
+	CostCents float64 `protobuf:"fixed64,3,opt,name=cost_cents,json=costCents,proto3" json:"cost_cents,omitempty"`
+	// Cost cap in cents.
+	MaxCostCents float64 `protobuf:"fixed64,4,opt,name=max_cost_cents,json=maxCostCents,proto3" json:"max_cost_cents,omitempty"`
+	// Cost so far in nanocents, 1e-9 of a cent.
+	CostNanocents int64 `protobuf:"varint,5,opt,name=cost_nanocents,json=costNanocents,proto3" json:"cost_nanocents,omitempty"`
+	// What the verdict must name.
+	ApprovalDigest string `protobuf:"bytes,6,opt,name=approval_digest,json=approvalDigest,proto3" json:"approval_digest,omitempty"`
+	// When it is denied via TIMEOUT; absent: never.
+	ExpiresAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BudgetConfirmationRequested) Reset() {
+	*x = BudgetConfirmationRequested{}
+	mi := &file_runnerd_v1_event_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BudgetConfirmationRequested) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BudgetConfirmationRequested) ProtoMessage() {}
+
+func (x *BudgetConfirmationRequested) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_event_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BudgetConfirmationRequested.ProtoReflect.Descriptor instead.
+func (*BudgetConfirmationRequested) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *BudgetConfirmationRequested) GetLevel() uint32 {
+	if x != nil {
+		return x.Level
+	}
+	return 0
+}
+
+func (x *BudgetConfirmationRequested) GetPercent() float64 {
+	if x != nil {
+		return x.Percent
+	}
+	return 0
+}
+
+func (x *BudgetConfirmationRequested) GetCostCents() float64 {
+	if x != nil {
+		return x.CostCents
+	}
+	return 0
+}
+
+func (x *BudgetConfirmationRequested) GetMaxCostCents() float64 {
+	if x != nil {
+		return x.MaxCostCents
+	}
+	return 0
+}
+
+func (x *BudgetConfirmationRequested) GetCostNanocents() int64 {
+	if x != nil {
+		return x.CostNanocents
+	}
+	return 0
+}
+
+func (x *BudgetConfirmationRequested) GetApprovalDigest() string {
+	if x != nil {
+		return x.ApprovalDigest
+	}
+	return ""
+}
+
+func (x *BudgetConfirmationRequested) GetExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return nil
+}
+
+// BudgetPrompt says whether the run may go on spending.
+type BudgetPrompt struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether it may; else it ends.
+	Approved bool `protobuf:"varint,1,opt,name=approved,proto3" json:"approved,omitempty"`
+	// Share of the cap that was spent when it was asked, in percent.
+	Percent float64 `protobuf:"fixed64,2,opt,name=percent,proto3" json:"percent,omitempty"`
+	// Cost when it was asked in cents, rounded to a double.
+	CostCents float64 `protobuf:"fixed64,3,opt,name=cost_cents,json=costCents,proto3" json:"cost_cents,omitempty"`
+	// Cost cap in cents.
+	MaxCostCents float64 `protobuf:"fixed64,4,opt,name=max_cost_cents,json=maxCostCents,proto3" json:"max_cost_cents,omitempty"`
+	// Cost when it was asked in nanocents, 1e-9 of a cent.
+	CostNanocents int64 `protobuf:"varint,5,opt,name=cost_nanocents,json=costNanocents,proto3" json:"cost_nanocents,omitempty"`
+	// Approval that is closed by this; absent in approval mode DENY, where none was opened.
+	Resolution    *Resolution `protobuf:"bytes,6,opt,name=resolution,proto3" json:"resolution,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BudgetPrompt) Reset() {
+	*x = BudgetPrompt{}
+	mi := &file_runnerd_v1_event_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BudgetPrompt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BudgetPrompt) ProtoMessage() {}
+
+func (x *BudgetPrompt) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_event_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BudgetPrompt.ProtoReflect.Descriptor instead.
+func (*BudgetPrompt) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *BudgetPrompt) GetApproved() bool {
+	if x != nil {
+		return x.Approved
+	}
+	return false
+}
+
+func (x *BudgetPrompt) GetPercent() float64 {
+	if x != nil {
+		return x.Percent
+	}
+	return 0
+}
+
+func (x *BudgetPrompt) GetCostCents() float64 {
+	if x != nil {
+		return x.CostCents
+	}
+	return 0
+}
+
+func (x *BudgetPrompt) GetMaxCostCents() float64 {
+	if x != nil {
+		return x.MaxCostCents
+	}
+	return 0
+}
+
+func (x *BudgetPrompt) GetCostNanocents() int64 {
+	if x != nil {
+		return x.CostNanocents
+	}
+	return 0
+}
+
+func (x *BudgetPrompt) GetResolution() *Resolution {
+	if x != nil {
+		return x.Resolution
+	}
+	return nil
+}
+
+// BudgetReadOnlySuggested says that the cost cap is used up: a person may want to let the run only look from now on.
+// Nothing is switched. Once a run.
+type BudgetReadOnlySuggested struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Share of the cap that is spent in percent.
+	Percent float64 `protobuf:"fixed64,1,opt,name=percent,proto3" json:"percent,omitempty"`
+	// Cost so far in cents, rounded to a double.
+	CostCents float64 `protobuf:"fixed64,2,opt,name=cost_cents,json=costCents,proto3" json:"cost_cents,omitempty"`
+	// Cost cap in cents.
+	MaxCostCents float64 `protobuf:"fixed64,3,opt,name=max_cost_cents,json=maxCostCents,proto3" json:"max_cost_cents,omitempty"`
+	// Cost so far in nanocents, 1e-9 of a cent.
+	CostNanocents int64 `protobuf:"varint,4,opt,name=cost_nanocents,json=costNanocents,proto3" json:"cost_nanocents,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BudgetReadOnlySuggested) Reset() {
+	*x = BudgetReadOnlySuggested{}
+	mi := &file_runnerd_v1_event_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BudgetReadOnlySuggested) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BudgetReadOnlySuggested) ProtoMessage() {}
+
+func (x *BudgetReadOnlySuggested) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_event_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BudgetReadOnlySuggested.ProtoReflect.Descriptor instead.
+func (*BudgetReadOnlySuggested) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *BudgetReadOnlySuggested) GetPercent() float64 {
+	if x != nil {
+		return x.Percent
+	}
+	return 0
+}
+
+func (x *BudgetReadOnlySuggested) GetCostCents() float64 {
+	if x != nil {
+		return x.CostCents
+	}
+	return 0
+}
+
+func (x *BudgetReadOnlySuggested) GetMaxCostCents() float64 {
+	if x != nil {
+		return x.MaxCostCents
+	}
+	return 0
+}
+
+func (x *BudgetReadOnlySuggested) GetCostNanocents() int64 {
+	if x != nil {
+		return x.CostNanocents
+	}
+	return 0
+}
+
+// ContextWarning says that the context of the model fills up. The model is told with the next Decide. Once a run.
+type ContextWarning struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Tokens read and written by the Decide.
+	Tokens int64 `protobuf:"varint,1,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	// Largest context in tokens.
+	MaxContextTokens uint32 `protobuf:"varint,2,opt,name=max_context_tokens,json=maxContextTokens,proto3" json:"max_context_tokens,omitempty"`
+	// Share of it that is taken up in percent.
+	Percent float64 `protobuf:"fixed64,3,opt,name=percent,proto3" json:"percent,omitempty"`
+	// What the model is shown.
+	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ContextWarning) Reset() {
+	*x = ContextWarning{}
+	mi := &file_runnerd_v1_event_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ContextWarning) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ContextWarning) ProtoMessage() {}
+
+func (x *ContextWarning) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_event_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ContextWarning.ProtoReflect.Descriptor instead.
+func (*ContextWarning) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ContextWarning) GetTokens() int64 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *ContextWarning) GetMaxContextTokens() uint32 {
+	if x != nil {
+		return x.MaxContextTokens
+	}
+	return 0
+}
+
+func (x *ContextWarning) GetPercent() float64 {
+	if x != nil {
+		return x.Percent
+	}
+	return 0
+}
+
+func (x *ContextWarning) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
 }
 
 // InputRequested is a question of the model to a person.
@@ -3277,7 +3724,7 @@ type InputRequested struct {
 
 func (x *InputRequested) Reset() {
 	*x = InputRequested{}
-	mi := &file_runnerd_v1_event_proto_msgTypes[25]
+	mi := &file_runnerd_v1_event_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3289,7 +3736,7 @@ func (x *InputRequested) String() string {
 func (*InputRequested) ProtoMessage() {}
 
 func (x *InputRequested) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_event_proto_msgTypes[25]
+	mi := &file_runnerd_v1_event_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3302,7 +3749,7 @@ func (x *InputRequested) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InputRequested.ProtoReflect.Descriptor instead.
 func (*InputRequested) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{25}
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *InputRequested) GetText() string {
@@ -3336,7 +3783,7 @@ type InputReceived struct {
 
 func (x *InputReceived) Reset() {
 	*x = InputReceived{}
-	mi := &file_runnerd_v1_event_proto_msgTypes[26]
+	mi := &file_runnerd_v1_event_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3348,7 +3795,7 @@ func (x *InputReceived) String() string {
 func (*InputReceived) ProtoMessage() {}
 
 func (x *InputReceived) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_event_proto_msgTypes[26]
+	mi := &file_runnerd_v1_event_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3361,7 +3808,7 @@ func (x *InputReceived) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InputReceived.ProtoReflect.Descriptor instead.
 func (*InputReceived) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{26}
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *InputReceived) GetText() string {
@@ -3405,7 +3852,7 @@ type CancelRequested struct {
 
 func (x *CancelRequested) Reset() {
 	*x = CancelRequested{}
-	mi := &file_runnerd_v1_event_proto_msgTypes[27]
+	mi := &file_runnerd_v1_event_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3417,7 +3864,7 @@ func (x *CancelRequested) String() string {
 func (*CancelRequested) ProtoMessage() {}
 
 func (x *CancelRequested) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_event_proto_msgTypes[27]
+	mi := &file_runnerd_v1_event_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3430,7 +3877,7 @@ func (x *CancelRequested) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRequested.ProtoReflect.Descriptor instead.
 func (*CancelRequested) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{27}
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CancelRequested) GetMode() CancelMode {
@@ -3452,7 +3899,7 @@ var File_runnerd_v1_event_proto protoreflect.FileDescriptor
 const file_runnerd_v1_event_proto_rawDesc = "" +
 	"\n" +
 	"\x16runnerd/v1/event.proto\x12\n" +
-	"runnerd.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19runnerd/v1/approval.proto\x1a\x18runnerd/v1/options.proto\x1a\x14runnerd/v1/run.proto\x1a\x15runnerd/v1/tool.proto\"\xb5\x11\n" +
+	"runnerd.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19runnerd/v1/approval.proto\x1a\x18runnerd/v1/options.proto\x1a\x14runnerd/v1/run.proto\x1a\x15runnerd/v1/tool.proto\"\x90\x14\n" +
 	"\x05Event\x12\x1b\n" +
 	"\x06run_id\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x05runId\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x18\n" +
@@ -3488,7 +3935,11 @@ const file_runnerd_v1_event_proto_rawDesc = "" +
 	"\x12tool_call_in_doubt\x180 \x01(\v2\x1b.runnerd.v1.ToolCallInDoubtH\x00R\x0ftoolCallInDoubt\x12O\n" +
 	"\x13tool_call_completed\x181 \x01(\v2\x1d.runnerd.v1.ToolCallCompletedH\x00R\x11toolCallCompleted\x12F\n" +
 	"\x10tool_call_failed\x182 \x01(\v2\x1a.runnerd.v1.ToolCallFailedH\x00R\x0etoolCallFailed\x12B\n" +
-	"\x0ebudget_warning\x18< \x01(\v2\x19.runnerd.v1.BudgetWarningH\x00R\rbudgetWarning\x12E\n" +
+	"\x0ebudget_warning\x18< \x01(\v2\x19.runnerd.v1.BudgetWarningH\x00R\rbudgetWarning\x12m\n" +
+	"\x1dbudget_confirmation_requested\x18= \x01(\v2'.runnerd.v1.BudgetConfirmationRequestedH\x00R\x1bbudgetConfirmationRequested\x12?\n" +
+	"\rbudget_prompt\x18> \x01(\v2\x18.runnerd.v1.BudgetPromptH\x00R\fbudgetPrompt\x12b\n" +
+	"\x1abudget_read_only_suggested\x18? \x01(\v2#.runnerd.v1.BudgetReadOnlySuggestedH\x00R\x17budgetReadOnlySuggested\x12E\n" +
+	"\x0fcontext_warning\x18A \x01(\v2\x1a.runnerd.v1.ContextWarningH\x00R\x0econtextWarning\x12E\n" +
 	"\x0finput_requested\x18G \x01(\v2\x1a.runnerd.v1.InputRequestedH\x00R\x0einputRequested\x12B\n" +
 	"\x0einput_received\x18H \x01(\v2\x19.runnerd.v1.InputReceivedH\x00R\rinputReceived\x12H\n" +
 	"\x10cancel_requested\x18Z \x01(\v2\x1b.runnerd.v1.CancelRequestedH\x00R\x0fcancelRequested\x12\x1b\n" +
@@ -3720,10 +4171,46 @@ const file_runnerd_v1_event_proto_rawDesc = "" +
 	"\n" +
 	"reconciled\x18\f \x01(\bR\n" +
 	"reconciled\x12\x18\n" +
-	"\x04code\x18\r \x01(\tB\x04\xe8\xe0\x18\x01R\x04code\"h\n" +
+	"\x04code\x18\r \x01(\tB\x04\xe8\xe0\x18\x01R\x04code\"\xde\x01\n" +
 	"\rBudgetWarning\x121\n" +
-	"\x04kind\x18\x01 \x01(\x0e2\x1d.runnerd.v1.BudgetWarningKindR\x04kind\x12$\n" +
-	"\x0emax_cost_cents\x18\x05 \x01(\x01R\fmaxCostCents\"^\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x1d.runnerd.v1.BudgetWarningKindR\x04kind\x12\x14\n" +
+	"\x05level\x18\x02 \x01(\rR\x05level\x12\x18\n" +
+	"\apercent\x18\x03 \x01(\x01R\apercent\x12\x1d\n" +
+	"\n" +
+	"cost_cents\x18\x04 \x01(\x01R\tcostCents\x12$\n" +
+	"\x0emax_cost_cents\x18\x05 \x01(\x01R\fmaxCostCents\x12%\n" +
+	"\x0ecost_nanocents\x18\x06 \x01(\x03R\rcostNanocents\"\xa3\x02\n" +
+	"\x1bBudgetConfirmationRequested\x12\x14\n" +
+	"\x05level\x18\x01 \x01(\rR\x05level\x12\x18\n" +
+	"\apercent\x18\x02 \x01(\x01R\apercent\x12\x1d\n" +
+	"\n" +
+	"cost_cents\x18\x03 \x01(\x01R\tcostCents\x12$\n" +
+	"\x0emax_cost_cents\x18\x04 \x01(\x01R\fmaxCostCents\x12%\n" +
+	"\x0ecost_nanocents\x18\x05 \x01(\x03R\rcostNanocents\x12-\n" +
+	"\x0fapproval_digest\x18\x06 \x01(\tB\x04\xe8\xe0\x18\x01R\x0eapprovalDigest\x129\n" +
+	"\n" +
+	"expires_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"\xe8\x01\n" +
+	"\fBudgetPrompt\x12\x1a\n" +
+	"\bapproved\x18\x01 \x01(\bR\bapproved\x12\x18\n" +
+	"\apercent\x18\x02 \x01(\x01R\apercent\x12\x1d\n" +
+	"\n" +
+	"cost_cents\x18\x03 \x01(\x01R\tcostCents\x12$\n" +
+	"\x0emax_cost_cents\x18\x04 \x01(\x01R\fmaxCostCents\x12%\n" +
+	"\x0ecost_nanocents\x18\x05 \x01(\x03R\rcostNanocents\x126\n" +
+	"\n" +
+	"resolution\x18\x06 \x01(\v2\x16.runnerd.v1.ResolutionR\n" +
+	"resolution\"\x9f\x01\n" +
+	"\x17BudgetReadOnlySuggested\x12\x18\n" +
+	"\apercent\x18\x01 \x01(\x01R\apercent\x12\x1d\n" +
+	"\n" +
+	"cost_cents\x18\x02 \x01(\x01R\tcostCents\x12$\n" +
+	"\x0emax_cost_cents\x18\x03 \x01(\x01R\fmaxCostCents\x12%\n" +
+	"\x0ecost_nanocents\x18\x04 \x01(\x03R\rcostNanocents\"\x90\x01\n" +
+	"\x0eContextWarning\x12\x16\n" +
+	"\x06tokens\x18\x01 \x01(\x03R\x06tokens\x12,\n" +
+	"\x12max_context_tokens\x18\x02 \x01(\rR\x10maxContextTokens\x12\x18\n" +
+	"\apercent\x18\x03 \x01(\x01R\apercent\x12\x1e\n" +
+	"\amessage\x18\x04 \x01(\tB\x04\xe8\xe0\x18\x02R\amessage\"^\n" +
 	"\x0eInputRequested\x12\x18\n" +
 	"\x04text\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x02R\x04text\x122\n" +
 	"\btext_ref\x18\x02 \x01(\v2\x17.runnerd.v1.ArtifactRefR\atextRef\"\xaf\x01\n" +
@@ -3758,9 +4245,10 @@ const file_runnerd_v1_event_proto_rawDesc = "" +
 	"\x17IN_DOUBT_NEXT_RECONCILE\x10\x01\x12\x16\n" +
 	"\x12IN_DOUBT_NEXT_FAIL\x10\x02\x12\x15\n" +
 	"\x11IN_DOUBT_NEXT_ASK\x10\x03\x12\x17\n" +
-	"\x13IN_DOUBT_NEXT_RETRY\x10\x04*^\n" +
+	"\x13IN_DOUBT_NEXT_RETRY\x10\x04*}\n" +
 	"\x11BudgetWarningKind\x12#\n" +
-	"\x1fBUDGET_WARNING_KIND_UNSPECIFIED\x10\x00\x12$\n" +
+	"\x1fBUDGET_WARNING_KIND_UNSPECIFIED\x10\x00\x12\x1d\n" +
+	"\x19BUDGET_WARNING_KIND_LEVEL\x10\x01\x12$\n" +
 	" BUDGET_WARNING_KIND_COST_UNKNOWN\x10\x02B\x9a\x01\n" +
 	"\x0ecom.runnerd.v1B\n" +
 	"EventProtoP\x01Z3github.com/runnerd/runnerd/gen/runnerd/v1;runnerdv1\xa2\x02\x03RXX\xaa\x02\n" +
@@ -3780,66 +4268,70 @@ func file_runnerd_v1_event_proto_rawDescGZIP() []byte {
 }
 
 var file_runnerd_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_runnerd_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
+var file_runnerd_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_runnerd_v1_event_proto_goTypes = []any{
-	(ResumeCause)(0),                // 0: runnerd.v1.ResumeCause
-	(DecisionKind)(0),               // 1: runnerd.v1.DecisionKind
-	(Verdict)(0),                    // 2: runnerd.v1.Verdict
-	(InDoubtNext)(0),                // 3: runnerd.v1.InDoubtNext
-	(BudgetWarningKind)(0),          // 4: runnerd.v1.BudgetWarningKind
-	(*Event)(nil),                   // 5: runnerd.v1.Event
-	(*RunStarted)(nil),              // 6: runnerd.v1.RunStarted
-	(*RunResumed)(nil),              // 7: runnerd.v1.RunResumed
-	(*RunRecovered)(nil),            // 8: runnerd.v1.RunRecovered
-	(*RunCompleted)(nil),            // 9: runnerd.v1.RunCompleted
-	(*RunFailed)(nil),               // 10: runnerd.v1.RunFailed
-	(*RunPaused)(nil),               // 11: runnerd.v1.RunPaused
-	(*ToolsPinned)(nil),             // 12: runnerd.v1.ToolsPinned
-	(*ToolHostUnavailable)(nil),     // 13: runnerd.v1.ToolHostUnavailable
-	(*IterationStarted)(nil),        // 14: runnerd.v1.IterationStarted
-	(*DecisionMade)(nil),            // 15: runnerd.v1.DecisionMade
-	(*DecisionInvalid)(nil),         // 16: runnerd.v1.DecisionInvalid
-	(*DecideRetried)(nil),           // 17: runnerd.v1.DecideRetried
-	(*ToolCallRequested)(nil),       // 18: runnerd.v1.ToolCallRequested
-	(*ToolCallPendingApproval)(nil), // 19: runnerd.v1.ToolCallPendingApproval
-	(*Resolution)(nil),              // 20: runnerd.v1.Resolution
-	(*ToolCallApproved)(nil),        // 21: runnerd.v1.ToolCallApproved
-	(*ToolCallDenied)(nil),          // 22: runnerd.v1.ToolCallDenied
-	(*ToolCallBlocked)(nil),         // 23: runnerd.v1.ToolCallBlocked
-	(*ToolCallStarted)(nil),         // 24: runnerd.v1.ToolCallStarted
-	(*ToolCallRetried)(nil),         // 25: runnerd.v1.ToolCallRetried
-	(*ToolCallInDoubt)(nil),         // 26: runnerd.v1.ToolCallInDoubt
-	(*ToolCallCompleted)(nil),       // 27: runnerd.v1.ToolCallCompleted
-	(*ToolCallFailed)(nil),          // 28: runnerd.v1.ToolCallFailed
-	(*BudgetWarning)(nil),           // 29: runnerd.v1.BudgetWarning
-	(*InputRequested)(nil),          // 30: runnerd.v1.InputRequested
-	(*InputReceived)(nil),           // 31: runnerd.v1.InputReceived
-	(*CancelRequested)(nil),         // 32: runnerd.v1.CancelRequested
-	nil,                             // 33: runnerd.v1.RunStarted.LabelsEntry
-	(*timestamppb.Timestamp)(nil),   // 34: google.protobuf.Timestamp
-	(*ArtifactRef)(nil),             // 35: runnerd.v1.ArtifactRef
-	(TaskKind)(0),                   // 36: runnerd.v1.TaskKind
-	(*Observation)(nil),             // 37: runnerd.v1.Observation
-	(*Identity)(nil),                // 38: runnerd.v1.Identity
-	(*Budget)(nil),                  // 39: runnerd.v1.Budget
-	(StopReason)(0),                 // 40: runnerd.v1.StopReason
-	(*FinalAnswer)(nil),             // 41: runnerd.v1.FinalAnswer
-	(*UsageTotals)(nil),             // 42: runnerd.v1.UsageTotals
-	(Outcome)(0),                    // 43: runnerd.v1.Outcome
-	(Category)(0),                   // 44: runnerd.v1.Category
-	(*Finding)(nil),                 // 45: runnerd.v1.Finding
-	(*Usage)(nil),                   // 46: runnerd.v1.Usage
-	(*durationpb.Duration)(nil),     // 47: google.protobuf.Duration
-	(Recovery)(0),                   // 48: runnerd.v1.Recovery
-	(*Annotations)(nil),             // 49: runnerd.v1.Annotations
-	(Via)(0),                        // 50: runnerd.v1.Via
-	(ApprovalVerdict)(0),            // 51: runnerd.v1.ApprovalVerdict
-	(CallReason)(0),                 // 52: runnerd.v1.CallReason
-	(LostCause)(0),                  // 53: runnerd.v1.LostCause
-	(CancelMode)(0),                 // 54: runnerd.v1.CancelMode
+	(ResumeCause)(0),                    // 0: runnerd.v1.ResumeCause
+	(DecisionKind)(0),                   // 1: runnerd.v1.DecisionKind
+	(Verdict)(0),                        // 2: runnerd.v1.Verdict
+	(InDoubtNext)(0),                    // 3: runnerd.v1.InDoubtNext
+	(BudgetWarningKind)(0),              // 4: runnerd.v1.BudgetWarningKind
+	(*Event)(nil),                       // 5: runnerd.v1.Event
+	(*RunStarted)(nil),                  // 6: runnerd.v1.RunStarted
+	(*RunResumed)(nil),                  // 7: runnerd.v1.RunResumed
+	(*RunRecovered)(nil),                // 8: runnerd.v1.RunRecovered
+	(*RunCompleted)(nil),                // 9: runnerd.v1.RunCompleted
+	(*RunFailed)(nil),                   // 10: runnerd.v1.RunFailed
+	(*RunPaused)(nil),                   // 11: runnerd.v1.RunPaused
+	(*ToolsPinned)(nil),                 // 12: runnerd.v1.ToolsPinned
+	(*ToolHostUnavailable)(nil),         // 13: runnerd.v1.ToolHostUnavailable
+	(*IterationStarted)(nil),            // 14: runnerd.v1.IterationStarted
+	(*DecisionMade)(nil),                // 15: runnerd.v1.DecisionMade
+	(*DecisionInvalid)(nil),             // 16: runnerd.v1.DecisionInvalid
+	(*DecideRetried)(nil),               // 17: runnerd.v1.DecideRetried
+	(*ToolCallRequested)(nil),           // 18: runnerd.v1.ToolCallRequested
+	(*ToolCallPendingApproval)(nil),     // 19: runnerd.v1.ToolCallPendingApproval
+	(*Resolution)(nil),                  // 20: runnerd.v1.Resolution
+	(*ToolCallApproved)(nil),            // 21: runnerd.v1.ToolCallApproved
+	(*ToolCallDenied)(nil),              // 22: runnerd.v1.ToolCallDenied
+	(*ToolCallBlocked)(nil),             // 23: runnerd.v1.ToolCallBlocked
+	(*ToolCallStarted)(nil),             // 24: runnerd.v1.ToolCallStarted
+	(*ToolCallRetried)(nil),             // 25: runnerd.v1.ToolCallRetried
+	(*ToolCallInDoubt)(nil),             // 26: runnerd.v1.ToolCallInDoubt
+	(*ToolCallCompleted)(nil),           // 27: runnerd.v1.ToolCallCompleted
+	(*ToolCallFailed)(nil),              // 28: runnerd.v1.ToolCallFailed
+	(*BudgetWarning)(nil),               // 29: runnerd.v1.BudgetWarning
+	(*BudgetConfirmationRequested)(nil), // 30: runnerd.v1.BudgetConfirmationRequested
+	(*BudgetPrompt)(nil),                // 31: runnerd.v1.BudgetPrompt
+	(*BudgetReadOnlySuggested)(nil),     // 32: runnerd.v1.BudgetReadOnlySuggested
+	(*ContextWarning)(nil),              // 33: runnerd.v1.ContextWarning
+	(*InputRequested)(nil),              // 34: runnerd.v1.InputRequested
+	(*InputReceived)(nil),               // 35: runnerd.v1.InputReceived
+	(*CancelRequested)(nil),             // 36: runnerd.v1.CancelRequested
+	nil,                                 // 37: runnerd.v1.RunStarted.LabelsEntry
+	(*timestamppb.Timestamp)(nil),       // 38: google.protobuf.Timestamp
+	(*ArtifactRef)(nil),                 // 39: runnerd.v1.ArtifactRef
+	(TaskKind)(0),                       // 40: runnerd.v1.TaskKind
+	(*Observation)(nil),                 // 41: runnerd.v1.Observation
+	(*Identity)(nil),                    // 42: runnerd.v1.Identity
+	(*Budget)(nil),                      // 43: runnerd.v1.Budget
+	(StopReason)(0),                     // 44: runnerd.v1.StopReason
+	(*FinalAnswer)(nil),                 // 45: runnerd.v1.FinalAnswer
+	(*UsageTotals)(nil),                 // 46: runnerd.v1.UsageTotals
+	(Outcome)(0),                        // 47: runnerd.v1.Outcome
+	(Category)(0),                       // 48: runnerd.v1.Category
+	(*Finding)(nil),                     // 49: runnerd.v1.Finding
+	(*Usage)(nil),                       // 50: runnerd.v1.Usage
+	(*durationpb.Duration)(nil),         // 51: google.protobuf.Duration
+	(Recovery)(0),                       // 52: runnerd.v1.Recovery
+	(*Annotations)(nil),                 // 53: runnerd.v1.Annotations
+	(Via)(0),                            // 54: runnerd.v1.Via
+	(ApprovalVerdict)(0),                // 55: runnerd.v1.ApprovalVerdict
+	(CallReason)(0),                     // 56: runnerd.v1.CallReason
+	(LostCause)(0),                      // 57: runnerd.v1.LostCause
+	(CancelMode)(0),                     // 58: runnerd.v1.CancelMode
 }
 var file_runnerd_v1_event_proto_depIdxs = []int32{
-	34, // 0: runnerd.v1.Event.time:type_name -> google.protobuf.Timestamp
+	38, // 0: runnerd.v1.Event.time:type_name -> google.protobuf.Timestamp
 	6,  // 1: runnerd.v1.Event.run_started:type_name -> runnerd.v1.RunStarted
 	7,  // 2: runnerd.v1.Event.run_resumed:type_name -> runnerd.v1.RunResumed
 	8,  // 3: runnerd.v1.Event.run_recovered:type_name -> runnerd.v1.RunRecovered
@@ -3863,77 +4355,83 @@ var file_runnerd_v1_event_proto_depIdxs = []int32{
 	27, // 21: runnerd.v1.Event.tool_call_completed:type_name -> runnerd.v1.ToolCallCompleted
 	28, // 22: runnerd.v1.Event.tool_call_failed:type_name -> runnerd.v1.ToolCallFailed
 	29, // 23: runnerd.v1.Event.budget_warning:type_name -> runnerd.v1.BudgetWarning
-	30, // 24: runnerd.v1.Event.input_requested:type_name -> runnerd.v1.InputRequested
-	31, // 25: runnerd.v1.Event.input_received:type_name -> runnerd.v1.InputReceived
-	32, // 26: runnerd.v1.Event.cancel_requested:type_name -> runnerd.v1.CancelRequested
-	35, // 27: runnerd.v1.RunStarted.task_ref:type_name -> runnerd.v1.ArtifactRef
-	36, // 28: runnerd.v1.RunStarted.kind:type_name -> runnerd.v1.TaskKind
-	35, // 29: runnerd.v1.RunStarted.context_ref:type_name -> runnerd.v1.ArtifactRef
-	37, // 30: runnerd.v1.RunStarted.observations:type_name -> runnerd.v1.Observation
-	33, // 31: runnerd.v1.RunStarted.labels:type_name -> runnerd.v1.RunStarted.LabelsEntry
-	38, // 32: runnerd.v1.RunStarted.identity:type_name -> runnerd.v1.Identity
-	0,  // 33: runnerd.v1.RunResumed.cause:type_name -> runnerd.v1.ResumeCause
-	39, // 34: runnerd.v1.RunResumed.budget:type_name -> runnerd.v1.Budget
-	40, // 35: runnerd.v1.RunCompleted.stop_reason:type_name -> runnerd.v1.StopReason
-	41, // 36: runnerd.v1.RunCompleted.answer:type_name -> runnerd.v1.FinalAnswer
-	42, // 37: runnerd.v1.RunCompleted.usage:type_name -> runnerd.v1.UsageTotals
-	40, // 38: runnerd.v1.RunFailed.stop_reason:type_name -> runnerd.v1.StopReason
-	43, // 39: runnerd.v1.RunFailed.outcome:type_name -> runnerd.v1.Outcome
-	44, // 40: runnerd.v1.RunFailed.category:type_name -> runnerd.v1.Category
-	42, // 41: runnerd.v1.RunFailed.usage:type_name -> runnerd.v1.UsageTotals
-	41, // 42: runnerd.v1.RunFailed.answer:type_name -> runnerd.v1.FinalAnswer
-	40, // 43: runnerd.v1.RunPaused.stop_reason:type_name -> runnerd.v1.StopReason
-	42, // 44: runnerd.v1.RunPaused.usage:type_name -> runnerd.v1.UsageTotals
-	45, // 45: runnerd.v1.ToolsPinned.findings:type_name -> runnerd.v1.Finding
-	1,  // 46: runnerd.v1.DecisionMade.kind:type_name -> runnerd.v1.DecisionKind
-	35, // 47: runnerd.v1.DecisionMade.text_ref:type_name -> runnerd.v1.ArtifactRef
-	35, // 48: runnerd.v1.DecisionMade.reasoning_ref:type_name -> runnerd.v1.ArtifactRef
-	35, // 49: runnerd.v1.DecisionMade.provider_state_ref:type_name -> runnerd.v1.ArtifactRef
-	46, // 50: runnerd.v1.DecisionMade.usage:type_name -> runnerd.v1.Usage
-	42, // 51: runnerd.v1.DecisionMade.totals:type_name -> runnerd.v1.UsageTotals
-	47, // 52: runnerd.v1.DecisionMade.duration:type_name -> google.protobuf.Duration
-	46, // 53: runnerd.v1.DecisionInvalid.usage:type_name -> runnerd.v1.Usage
-	42, // 54: runnerd.v1.DecisionInvalid.totals:type_name -> runnerd.v1.UsageTotals
-	34, // 55: runnerd.v1.DecideRetried.retry_at:type_name -> google.protobuf.Timestamp
-	35, // 56: runnerd.v1.ToolCallRequested.arguments_ref:type_name -> runnerd.v1.ArtifactRef
-	2,  // 57: runnerd.v1.ToolCallRequested.verdict:type_name -> runnerd.v1.Verdict
-	48, // 58: runnerd.v1.ToolCallRequested.recovery:type_name -> runnerd.v1.Recovery
-	49, // 59: runnerd.v1.ToolCallRequested.annotations:type_name -> runnerd.v1.Annotations
-	49, // 60: runnerd.v1.ToolCallPendingApproval.annotations:type_name -> runnerd.v1.Annotations
-	34, // 61: runnerd.v1.ToolCallPendingApproval.expires_at:type_name -> google.protobuf.Timestamp
-	50, // 62: runnerd.v1.Resolution.via:type_name -> runnerd.v1.Via
-	51, // 63: runnerd.v1.Resolution.verdict:type_name -> runnerd.v1.ApprovalVerdict
-	20, // 64: runnerd.v1.ToolCallApproved.resolution:type_name -> runnerd.v1.Resolution
-	52, // 65: runnerd.v1.ToolCallDenied.reason:type_name -> runnerd.v1.CallReason
-	20, // 66: runnerd.v1.ToolCallDenied.resolution:type_name -> runnerd.v1.Resolution
-	52, // 67: runnerd.v1.ToolCallBlocked.reason:type_name -> runnerd.v1.CallReason
-	34, // 68: runnerd.v1.ToolCallStarted.deadline:type_name -> google.protobuf.Timestamp
-	49, // 69: runnerd.v1.ToolCallStarted.annotations:type_name -> runnerd.v1.Annotations
-	53, // 70: runnerd.v1.ToolCallRetried.cause:type_name -> runnerd.v1.LostCause
-	34, // 71: runnerd.v1.ToolCallRetried.retry_at:type_name -> google.protobuf.Timestamp
-	34, // 72: runnerd.v1.ToolCallRetried.deadline:type_name -> google.protobuf.Timestamp
-	20, // 73: runnerd.v1.ToolCallRetried.resolution:type_name -> runnerd.v1.Resolution
-	53, // 74: runnerd.v1.ToolCallInDoubt.cause:type_name -> runnerd.v1.LostCause
-	3,  // 75: runnerd.v1.ToolCallInDoubt.next:type_name -> runnerd.v1.InDoubtNext
-	34, // 76: runnerd.v1.ToolCallInDoubt.expires_at:type_name -> google.protobuf.Timestamp
-	35, // 77: runnerd.v1.ToolCallCompleted.structured_ref:type_name -> runnerd.v1.ArtifactRef
-	35, // 78: runnerd.v1.ToolCallCompleted.artifacts:type_name -> runnerd.v1.ArtifactRef
-	47, // 79: runnerd.v1.ToolCallCompleted.duration:type_name -> google.protobuf.Duration
-	20, // 80: runnerd.v1.ToolCallCompleted.resolution:type_name -> runnerd.v1.Resolution
-	52, // 81: runnerd.v1.ToolCallFailed.reason:type_name -> runnerd.v1.CallReason
-	35, // 82: runnerd.v1.ToolCallFailed.structured_ref:type_name -> runnerd.v1.ArtifactRef
-	35, // 83: runnerd.v1.ToolCallFailed.artifacts:type_name -> runnerd.v1.ArtifactRef
-	47, // 84: runnerd.v1.ToolCallFailed.duration:type_name -> google.protobuf.Duration
-	20, // 85: runnerd.v1.ToolCallFailed.resolution:type_name -> runnerd.v1.Resolution
-	4,  // 86: runnerd.v1.BudgetWarning.kind:type_name -> runnerd.v1.BudgetWarningKind
-	35, // 87: runnerd.v1.InputRequested.text_ref:type_name -> runnerd.v1.ArtifactRef
-	35, // 88: runnerd.v1.InputReceived.text_ref:type_name -> runnerd.v1.ArtifactRef
-	54, // 89: runnerd.v1.CancelRequested.mode:type_name -> runnerd.v1.CancelMode
-	90, // [90:90] is the sub-list for method output_type
-	90, // [90:90] is the sub-list for method input_type
-	90, // [90:90] is the sub-list for extension type_name
-	90, // [90:90] is the sub-list for extension extendee
-	0,  // [0:90] is the sub-list for field type_name
+	30, // 24: runnerd.v1.Event.budget_confirmation_requested:type_name -> runnerd.v1.BudgetConfirmationRequested
+	31, // 25: runnerd.v1.Event.budget_prompt:type_name -> runnerd.v1.BudgetPrompt
+	32, // 26: runnerd.v1.Event.budget_read_only_suggested:type_name -> runnerd.v1.BudgetReadOnlySuggested
+	33, // 27: runnerd.v1.Event.context_warning:type_name -> runnerd.v1.ContextWarning
+	34, // 28: runnerd.v1.Event.input_requested:type_name -> runnerd.v1.InputRequested
+	35, // 29: runnerd.v1.Event.input_received:type_name -> runnerd.v1.InputReceived
+	36, // 30: runnerd.v1.Event.cancel_requested:type_name -> runnerd.v1.CancelRequested
+	39, // 31: runnerd.v1.RunStarted.task_ref:type_name -> runnerd.v1.ArtifactRef
+	40, // 32: runnerd.v1.RunStarted.kind:type_name -> runnerd.v1.TaskKind
+	39, // 33: runnerd.v1.RunStarted.context_ref:type_name -> runnerd.v1.ArtifactRef
+	41, // 34: runnerd.v1.RunStarted.observations:type_name -> runnerd.v1.Observation
+	37, // 35: runnerd.v1.RunStarted.labels:type_name -> runnerd.v1.RunStarted.LabelsEntry
+	42, // 36: runnerd.v1.RunStarted.identity:type_name -> runnerd.v1.Identity
+	0,  // 37: runnerd.v1.RunResumed.cause:type_name -> runnerd.v1.ResumeCause
+	43, // 38: runnerd.v1.RunResumed.budget:type_name -> runnerd.v1.Budget
+	44, // 39: runnerd.v1.RunCompleted.stop_reason:type_name -> runnerd.v1.StopReason
+	45, // 40: runnerd.v1.RunCompleted.answer:type_name -> runnerd.v1.FinalAnswer
+	46, // 41: runnerd.v1.RunCompleted.usage:type_name -> runnerd.v1.UsageTotals
+	44, // 42: runnerd.v1.RunFailed.stop_reason:type_name -> runnerd.v1.StopReason
+	47, // 43: runnerd.v1.RunFailed.outcome:type_name -> runnerd.v1.Outcome
+	48, // 44: runnerd.v1.RunFailed.category:type_name -> runnerd.v1.Category
+	46, // 45: runnerd.v1.RunFailed.usage:type_name -> runnerd.v1.UsageTotals
+	45, // 46: runnerd.v1.RunFailed.answer:type_name -> runnerd.v1.FinalAnswer
+	44, // 47: runnerd.v1.RunPaused.stop_reason:type_name -> runnerd.v1.StopReason
+	46, // 48: runnerd.v1.RunPaused.usage:type_name -> runnerd.v1.UsageTotals
+	49, // 49: runnerd.v1.ToolsPinned.findings:type_name -> runnerd.v1.Finding
+	1,  // 50: runnerd.v1.DecisionMade.kind:type_name -> runnerd.v1.DecisionKind
+	39, // 51: runnerd.v1.DecisionMade.text_ref:type_name -> runnerd.v1.ArtifactRef
+	39, // 52: runnerd.v1.DecisionMade.reasoning_ref:type_name -> runnerd.v1.ArtifactRef
+	39, // 53: runnerd.v1.DecisionMade.provider_state_ref:type_name -> runnerd.v1.ArtifactRef
+	50, // 54: runnerd.v1.DecisionMade.usage:type_name -> runnerd.v1.Usage
+	46, // 55: runnerd.v1.DecisionMade.totals:type_name -> runnerd.v1.UsageTotals
+	51, // 56: runnerd.v1.DecisionMade.duration:type_name -> google.protobuf.Duration
+	50, // 57: runnerd.v1.DecisionInvalid.usage:type_name -> runnerd.v1.Usage
+	46, // 58: runnerd.v1.DecisionInvalid.totals:type_name -> runnerd.v1.UsageTotals
+	38, // 59: runnerd.v1.DecideRetried.retry_at:type_name -> google.protobuf.Timestamp
+	39, // 60: runnerd.v1.ToolCallRequested.arguments_ref:type_name -> runnerd.v1.ArtifactRef
+	2,  // 61: runnerd.v1.ToolCallRequested.verdict:type_name -> runnerd.v1.Verdict
+	52, // 62: runnerd.v1.ToolCallRequested.recovery:type_name -> runnerd.v1.Recovery
+	53, // 63: runnerd.v1.ToolCallRequested.annotations:type_name -> runnerd.v1.Annotations
+	53, // 64: runnerd.v1.ToolCallPendingApproval.annotations:type_name -> runnerd.v1.Annotations
+	38, // 65: runnerd.v1.ToolCallPendingApproval.expires_at:type_name -> google.protobuf.Timestamp
+	54, // 66: runnerd.v1.Resolution.via:type_name -> runnerd.v1.Via
+	55, // 67: runnerd.v1.Resolution.verdict:type_name -> runnerd.v1.ApprovalVerdict
+	20, // 68: runnerd.v1.ToolCallApproved.resolution:type_name -> runnerd.v1.Resolution
+	56, // 69: runnerd.v1.ToolCallDenied.reason:type_name -> runnerd.v1.CallReason
+	20, // 70: runnerd.v1.ToolCallDenied.resolution:type_name -> runnerd.v1.Resolution
+	56, // 71: runnerd.v1.ToolCallBlocked.reason:type_name -> runnerd.v1.CallReason
+	38, // 72: runnerd.v1.ToolCallStarted.deadline:type_name -> google.protobuf.Timestamp
+	53, // 73: runnerd.v1.ToolCallStarted.annotations:type_name -> runnerd.v1.Annotations
+	57, // 74: runnerd.v1.ToolCallRetried.cause:type_name -> runnerd.v1.LostCause
+	38, // 75: runnerd.v1.ToolCallRetried.retry_at:type_name -> google.protobuf.Timestamp
+	38, // 76: runnerd.v1.ToolCallRetried.deadline:type_name -> google.protobuf.Timestamp
+	20, // 77: runnerd.v1.ToolCallRetried.resolution:type_name -> runnerd.v1.Resolution
+	57, // 78: runnerd.v1.ToolCallInDoubt.cause:type_name -> runnerd.v1.LostCause
+	3,  // 79: runnerd.v1.ToolCallInDoubt.next:type_name -> runnerd.v1.InDoubtNext
+	38, // 80: runnerd.v1.ToolCallInDoubt.expires_at:type_name -> google.protobuf.Timestamp
+	39, // 81: runnerd.v1.ToolCallCompleted.structured_ref:type_name -> runnerd.v1.ArtifactRef
+	39, // 82: runnerd.v1.ToolCallCompleted.artifacts:type_name -> runnerd.v1.ArtifactRef
+	51, // 83: runnerd.v1.ToolCallCompleted.duration:type_name -> google.protobuf.Duration
+	20, // 84: runnerd.v1.ToolCallCompleted.resolution:type_name -> runnerd.v1.Resolution
+	56, // 85: runnerd.v1.ToolCallFailed.reason:type_name -> runnerd.v1.CallReason
+	39, // 86: runnerd.v1.ToolCallFailed.structured_ref:type_name -> runnerd.v1.ArtifactRef
+	39, // 87: runnerd.v1.ToolCallFailed.artifacts:type_name -> runnerd.v1.ArtifactRef
+	51, // 88: runnerd.v1.ToolCallFailed.duration:type_name -> google.protobuf.Duration
+	20, // 89: runnerd.v1.ToolCallFailed.resolution:type_name -> runnerd.v1.Resolution
+	4,  // 90: runnerd.v1.BudgetWarning.kind:type_name -> runnerd.v1.BudgetWarningKind
+	38, // 91: runnerd.v1.BudgetConfirmationRequested.expires_at:type_name -> google.protobuf.Timestamp
+	20, // 92: runnerd.v1.BudgetPrompt.resolution:type_name -> runnerd.v1.Resolution
+	39, // 93: runnerd.v1.InputRequested.text_ref:type_name -> runnerd.v1.ArtifactRef
+	39, // 94: runnerd.v1.InputReceived.text_ref:type_name -> runnerd.v1.ArtifactRef
+	58, // 95: runnerd.v1.CancelRequested.mode:type_name -> runnerd.v1.CancelMode
+	96, // [96:96] is the sub-list for method output_type
+	96, // [96:96] is the sub-list for method input_type
+	96, // [96:96] is the sub-list for extension type_name
+	96, // [96:96] is the sub-list for extension extendee
+	0,  // [0:96] is the sub-list for field type_name
 }
 
 func init() { file_runnerd_v1_event_proto_init() }
@@ -3969,6 +4467,10 @@ func file_runnerd_v1_event_proto_init() {
 		(*Event_ToolCallCompleted)(nil),
 		(*Event_ToolCallFailed)(nil),
 		(*Event_BudgetWarning)(nil),
+		(*Event_BudgetConfirmationRequested)(nil),
+		(*Event_BudgetPrompt)(nil),
+		(*Event_BudgetReadOnlySuggested)(nil),
+		(*Event_ContextWarning)(nil),
 		(*Event_InputRequested)(nil),
 		(*Event_InputReceived)(nil),
 		(*Event_CancelRequested)(nil),
@@ -3982,7 +4484,7 @@ func file_runnerd_v1_event_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runnerd_v1_event_proto_rawDesc), len(file_runnerd_v1_event_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   29,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

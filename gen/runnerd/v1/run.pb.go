@@ -176,7 +176,9 @@ const (
 	StopReason_STOP_REASON_MAX_COST StopReason = 7
 	// max_duration was reached.
 	StopReason_STOP_REASON_MAX_DURATION StopReason = 8
-	// max_consecutive_failures was reached.
+	// The next request to the decide service would be over max_context_tokens.
+	StopReason_STOP_REASON_MAX_CONTEXT StopReason = 9
+	// max_consecutive_failures or max_consecutive_refusals was reached.
 	StopReason_STOP_REASON_MAX_FAILURES StopReason = 11
 	// The model asked a question and the agent does not wait for answers.
 	StopReason_STOP_REASON_NEEDS_INPUT StopReason = 13
@@ -186,6 +188,8 @@ const (
 	StopReason_STOP_REASON_PERMISSION_DENIED StopReason = 16
 	// A gate refused a call and the agent ends on that.
 	StopReason_STOP_REASON_POLICY_BLOCKED StopReason = 17
+	// A person did not want the run to go on past 90 % of its cost cap, or nobody said so in time.
+	StopReason_STOP_REASON_BUDGET_DECLINED StopReason = 18
 	// CancelRun with STOP.
 	StopReason_STOP_REASON_STOPPED StopReason = 19
 	// CancelRun with ABORT.
@@ -206,11 +210,13 @@ var (
 		6:  "STOP_REASON_MAX_TOOL_CALLS",
 		7:  "STOP_REASON_MAX_COST",
 		8:  "STOP_REASON_MAX_DURATION",
+		9:  "STOP_REASON_MAX_CONTEXT",
 		11: "STOP_REASON_MAX_FAILURES",
 		13: "STOP_REASON_NEEDS_INPUT",
 		15: "STOP_REASON_DECISION_INVALID",
 		16: "STOP_REASON_PERMISSION_DENIED",
 		17: "STOP_REASON_POLICY_BLOCKED",
+		18: "STOP_REASON_BUDGET_DECLINED",
 		19: "STOP_REASON_STOPPED",
 		21: "STOP_REASON_CANCELLED",
 		22: "STOP_REASON_TRANSPORT_ERROR",
@@ -224,11 +230,13 @@ var (
 		"STOP_REASON_MAX_TOOL_CALLS":    6,
 		"STOP_REASON_MAX_COST":          7,
 		"STOP_REASON_MAX_DURATION":      8,
+		"STOP_REASON_MAX_CONTEXT":       9,
 		"STOP_REASON_MAX_FAILURES":      11,
 		"STOP_REASON_NEEDS_INPUT":       13,
 		"STOP_REASON_DECISION_INVALID":  15,
 		"STOP_REASON_PERMISSION_DENIED": 16,
 		"STOP_REASON_POLICY_BLOCKED":    17,
+		"STOP_REASON_BUDGET_DECLINED":   18,
 		"STOP_REASON_STOPPED":           19,
 		"STOP_REASON_CANCELLED":         21,
 		"STOP_REASON_TRANSPORT_ERROR":   22,
@@ -385,6 +393,63 @@ func (TaskKind) EnumDescriptor() ([]byte, []int) {
 	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{4}
 }
 
+// ContextZone says how much of max_context_tokens the last Decide took up.
+type ContextZone int32
+
+const (
+	// No Decide reported its tokens, or there is no limit.
+	ContextZone_CONTEXT_ZONE_UNSPECIFIED ContextZone = 0
+	// Less than 75 %.
+	ContextZone_CONTEXT_ZONE_GREEN ContextZone = 1
+	// From 75 %.
+	ContextZone_CONTEXT_ZONE_YELLOW ContextZone = 2
+	// From 92 %.
+	ContextZone_CONTEXT_ZONE_RED ContextZone = 3
+)
+
+// Enum value maps for ContextZone.
+var (
+	ContextZone_name = map[int32]string{
+		0: "CONTEXT_ZONE_UNSPECIFIED",
+		1: "CONTEXT_ZONE_GREEN",
+		2: "CONTEXT_ZONE_YELLOW",
+		3: "CONTEXT_ZONE_RED",
+	}
+	ContextZone_value = map[string]int32{
+		"CONTEXT_ZONE_UNSPECIFIED": 0,
+		"CONTEXT_ZONE_GREEN":       1,
+		"CONTEXT_ZONE_YELLOW":      2,
+		"CONTEXT_ZONE_RED":         3,
+	}
+)
+
+func (x ContextZone) Enum() *ContextZone {
+	p := new(ContextZone)
+	*p = x
+	return p
+}
+
+func (x ContextZone) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ContextZone) Descriptor() protoreflect.EnumDescriptor {
+	return file_runnerd_v1_run_proto_enumTypes[5].Descriptor()
+}
+
+func (ContextZone) Type() protoreflect.EnumType {
+	return &file_runnerd_v1_run_proto_enumTypes[5]
+}
+
+func (x ContextZone) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ContextZone.Descriptor instead.
+func (ContextZone) EnumDescriptor() ([]byte, []int) {
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{5}
+}
+
 // CancelMode is how a run is ended from outside.
 type CancelMode int32
 
@@ -422,11 +487,11 @@ func (x CancelMode) String() string {
 }
 
 func (CancelMode) Descriptor() protoreflect.EnumDescriptor {
-	return file_runnerd_v1_run_proto_enumTypes[5].Descriptor()
+	return file_runnerd_v1_run_proto_enumTypes[6].Descriptor()
 }
 
 func (CancelMode) Type() protoreflect.EnumType {
-	return &file_runnerd_v1_run_proto_enumTypes[5]
+	return &file_runnerd_v1_run_proto_enumTypes[6]
 }
 
 func (x CancelMode) Number() protoreflect.EnumNumber {
@@ -435,7 +500,7 @@ func (x CancelMode) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CancelMode.Descriptor instead.
 func (CancelMode) EnumDescriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{5}
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{6}
 }
 
 // OnRefusal is what an agent does when a call is denied by a person or blocked by a gate.
@@ -475,11 +540,11 @@ func (x OnRefusal) String() string {
 }
 
 func (OnRefusal) Descriptor() protoreflect.EnumDescriptor {
-	return file_runnerd_v1_run_proto_enumTypes[6].Descriptor()
+	return file_runnerd_v1_run_proto_enumTypes[7].Descriptor()
 }
 
 func (OnRefusal) Type() protoreflect.EnumType {
-	return &file_runnerd_v1_run_proto_enumTypes[6]
+	return &file_runnerd_v1_run_proto_enumTypes[7]
 }
 
 func (x OnRefusal) Number() protoreflect.EnumNumber {
@@ -488,7 +553,7 @@ func (x OnRefusal) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OnRefusal.Descriptor instead.
 func (OnRefusal) EnumDescriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{6}
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{7}
 }
 
 // OnQuestion is what an agent does when the model asks a question.
@@ -528,11 +593,11 @@ func (x OnQuestion) String() string {
 }
 
 func (OnQuestion) Descriptor() protoreflect.EnumDescriptor {
-	return file_runnerd_v1_run_proto_enumTypes[7].Descriptor()
+	return file_runnerd_v1_run_proto_enumTypes[8].Descriptor()
 }
 
 func (OnQuestion) Type() protoreflect.EnumType {
-	return &file_runnerd_v1_run_proto_enumTypes[7]
+	return &file_runnerd_v1_run_proto_enumTypes[8]
 }
 
 func (x OnQuestion) Number() protoreflect.EnumNumber {
@@ -541,7 +606,7 @@ func (x OnQuestion) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OnQuestion.Descriptor instead.
 func (OnQuestion) EnumDescriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{7}
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{8}
 }
 
 // ObservationKind is what an observation is.
@@ -593,11 +658,11 @@ func (x ObservationKind) String() string {
 }
 
 func (ObservationKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_runnerd_v1_run_proto_enumTypes[8].Descriptor()
+	return file_runnerd_v1_run_proto_enumTypes[9].Descriptor()
 }
 
 func (ObservationKind) Type() protoreflect.EnumType {
-	return &file_runnerd_v1_run_proto_enumTypes[8]
+	return &file_runnerd_v1_run_proto_enumTypes[9]
 }
 
 func (x ObservationKind) Number() protoreflect.EnumNumber {
@@ -606,7 +671,7 @@ func (x ObservationKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ObservationKind.Descriptor instead.
 func (ObservationKind) EnumDescriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{8}
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{9}
 }
 
 // CallReason is the stable code of why a call failed, was blocked or was denied.
@@ -714,11 +779,11 @@ func (x CallReason) String() string {
 }
 
 func (CallReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_runnerd_v1_run_proto_enumTypes[9].Descriptor()
+	return file_runnerd_v1_run_proto_enumTypes[10].Descriptor()
 }
 
 func (CallReason) Type() protoreflect.EnumType {
-	return &file_runnerd_v1_run_proto_enumTypes[9]
+	return &file_runnerd_v1_run_proto_enumTypes[10]
 }
 
 func (x CallReason) Number() protoreflect.EnumNumber {
@@ -727,7 +792,7 @@ func (x CallReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CallReason.Descriptor instead.
 func (CallReason) EnumDescriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{9}
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{10}
 }
 
 // Identity is what the caller says about itself; shown and passed on, never used to grant anything.
@@ -805,6 +870,7 @@ func (x *Identity) GetDataClassification() string {
 
 // Budget is a set of limits. In a request an absent field inherits from the agent; in a resolved budget every field
 // has a value, but for max_cost_cents and max_duration, where absent means that there is no limit.
+// Warnings are recorded when 50, 80, 90 and 100 % of max_cost_cents are spent, each once a run.
 type Budget struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Decides of the run, at least 1. Default 25.
@@ -815,8 +881,14 @@ type Budget struct {
 	MaxCostCents *float64 `protobuf:"fixed64,3,opt,name=max_cost_cents,json=maxCostCents,proto3,oneof" json:"max_cost_cents,omitempty"`
 	// Time in state RUNNING over all legs; 0 and absent mean no limit.
 	MaxDuration *durationpb.Duration `protobuf:"bytes,4,opt,name=max_duration,json=maxDuration,proto3,oneof" json:"max_duration,omitempty"`
+	// Largest request to the decide service in tokens, at least 1; a request is taken to have a token for every 4 bytes.
+	// The run ends before a Decide whose request would be larger. Default 200000.
+	MaxContextTokens *uint32 `protobuf:"varint,5,opt,name=max_context_tokens,json=maxContextTokens,proto3,oneof" json:"max_context_tokens,omitempty"`
 	// Failed calls and invalid decisions in a row; 0 switches the limit off. Default 5.
 	MaxConsecutiveFailures *uint32 `protobuf:"varint,6,opt,name=max_consecutive_failures,json=maxConsecutiveFailures,proto3,oneof" json:"max_consecutive_failures,omitempty"`
+	// Calls in a row that a person denied, or a gate blocked, and none was started between; 0 switches the limit off.
+	// Default 10.
+	MaxConsecutiveRefusals *uint32 `protobuf:"varint,7,opt,name=max_consecutive_refusals,json=maxConsecutiveRefusals,proto3,oneof" json:"max_consecutive_refusals,omitempty"`
 	unknownFields          protoimpl.UnknownFields
 	sizeCache              protoimpl.SizeCache
 }
@@ -879,9 +951,23 @@ func (x *Budget) GetMaxDuration() *durationpb.Duration {
 	return nil
 }
 
+func (x *Budget) GetMaxContextTokens() uint32 {
+	if x != nil && x.MaxContextTokens != nil {
+		return *x.MaxContextTokens
+	}
+	return 0
+}
+
 func (x *Budget) GetMaxConsecutiveFailures() uint32 {
 	if x != nil && x.MaxConsecutiveFailures != nil {
 		return *x.MaxConsecutiveFailures
+	}
+	return 0
+}
+
+func (x *Budget) GetMaxConsecutiveRefusals() uint32 {
+	if x != nil && x.MaxConsecutiveRefusals != nil {
+		return *x.MaxConsecutiveRefusals
 	}
 	return 0
 }
@@ -1745,9 +1831,13 @@ type RunSpec struct {
 	// Largest result of a call in bytes.
 	MaxResultBytes uint64 `protobuf:"varint,15,opt,name=max_result_bytes,json=maxResultBytes,proto3" json:"max_result_bytes,omitempty"`
 	// Version of the rules of runnerd that plan the run.
-	RulesVersion  uint32 `protobuf:"varint,16,opt,name=rules_version,json=rulesVersion,proto3" json:"rules_version,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	RulesVersion uint32 `protobuf:"varint,16,opt,name=rules_version,json=rulesVersion,proto3" json:"rules_version,omitempty"`
+	// Whether a person must agree before the run goes on with 90 % of max_cost_cents spent.
+	ConfirmAt_90 bool `protobuf:"varint,20,opt,name=confirm_at_90,json=confirmAt90,proto3" json:"confirm_at_90,omitempty"`
+	// Share of max_context_tokens in percent at which the model is told, once, that its context fills up; 0: never.
+	ContextWarningPercent uint32 `protobuf:"varint,21,opt,name=context_warning_percent,json=contextWarningPercent,proto3" json:"context_warning_percent,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *RunSpec) Reset() {
@@ -1892,6 +1982,20 @@ func (x *RunSpec) GetRulesVersion() uint32 {
 	return 0
 }
 
+func (x *RunSpec) GetConfirmAt_90() bool {
+	if x != nil {
+		return x.ConfirmAt_90
+	}
+	return false
+}
+
+func (x *RunSpec) GetContextWarningPercent() uint32 {
+	if x != nil {
+		return x.ContextWarningPercent
+	}
+	return 0
+}
+
 // Catalogue is the list of tools pinned for a run. Its digest stands in tools_pinned; the body is stored once.
 type Catalogue struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1976,6 +2080,8 @@ type Run struct {
 	ToolCalls uint32 `protobuf:"varint,12,opt,name=tool_calls,json=toolCalls,proto3" json:"tool_calls,omitempty"`
 	// Failures in a row.
 	ConsecutiveFailures uint32 `protobuf:"varint,13,opt,name=consecutive_failures,json=consecutiveFailures,proto3" json:"consecutive_failures,omitempty"`
+	// Denied and blocked calls in a row.
+	ConsecutiveRefusals uint32 `protobuf:"varint,14,opt,name=consecutive_refusals,json=consecutiveRefusals,proto3" json:"consecutive_refusals,omitempty"`
 	// What it cost.
 	Usage *UsageTotals `protobuf:"bytes,15,opt,name=usage,proto3" json:"usage,omitempty"`
 	// Time spent in RUNNING over all legs, up to the last event.
@@ -2015,7 +2121,13 @@ type Run struct {
 	// Model asked for, passed to the decide service.
 	Model string `protobuf:"bytes,34,opt,name=model,proto3" json:"model,omitempty"`
 	// Effort asked for, passed to the decide service.
-	Effort        string `protobuf:"bytes,35,opt,name=effort,proto3" json:"effort,omitempty"`
+	Effort string `protobuf:"bytes,35,opt,name=effort,proto3" json:"effort,omitempty"`
+	// Levels of the cost cap in percent that were warned of, ascending; of 50, 80, 90, 100.
+	WarnedLevels []uint32 `protobuf:"varint,40,rep,packed,name=warned_levels,json=warnedLevels,proto3" json:"warned_levels,omitempty"`
+	// Tokens read and written by the last Decide that reported any; 0: none did.
+	ContextTokens int64 `protobuf:"varint,41,opt,name=context_tokens,json=contextTokens,proto3" json:"context_tokens,omitempty"`
+	// How much of max_context_tokens that is.
+	ContextZone   ContextZone `protobuf:"varint,42,opt,name=context_zone,json=contextZone,proto3,enum=runnerd.v1.ContextZone" json:"context_zone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2137,6 +2249,13 @@ func (x *Run) GetToolCalls() uint32 {
 func (x *Run) GetConsecutiveFailures() uint32 {
 	if x != nil {
 		return x.ConsecutiveFailures
+	}
+	return 0
+}
+
+func (x *Run) GetConsecutiveRefusals() uint32 {
+	if x != nil {
+		return x.ConsecutiveRefusals
 	}
 	return 0
 }
@@ -2281,6 +2400,27 @@ func (x *Run) GetEffort() string {
 	return ""
 }
 
+func (x *Run) GetWarnedLevels() []uint32 {
+	if x != nil {
+		return x.WarnedLevels
+	}
+	return nil
+}
+
+func (x *Run) GetContextTokens() int64 {
+	if x != nil {
+		return x.ContextTokens
+	}
+	return 0
+}
+
+func (x *Run) GetContextZone() ContextZone {
+	if x != nil {
+		return x.ContextZone
+	}
+	return ContextZone_CONTEXT_ZONE_UNSPECIFIED
+}
+
 // Checkpoint is a point of a run at which every call of an iteration has its outcome.
 type Checkpoint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2419,18 +2559,23 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\n" +
 	"session_id\x18\x02 \x01(\tB\f\xbaH\x05r\x03(\x80\x02\xe8\xe0\x18\x01R\tsessionId\x12%\n" +
 	"\atask_id\x18\x03 \x01(\tB\f\xbaH\x05r\x03(\x80\x02\xe8\xe0\x18\x01R\x06taskId\x12=\n" +
-	"\x13data_classification\x18\x04 \x01(\tB\f\xbaH\x05r\x03(\x80\x02\xe8\xe0\x18\x01R\x12dataClassification\"\xc2\x03\n" +
+	"\x13data_classification\x18\x04 \x01(\tB\f\xbaH\x05r\x03(\x80\x02\xe8\xe0\x18\x01R\x12dataClassification\"\x82\x05\n" +
 	"\x06Budget\x127\n" +
 	"\x0emax_iterations\x18\x01 \x01(\rB\v\xbaH\b*\x06\x18\xc0\x84=(\x01H\x00R\rmaxIterations\x88\x01\x01\x124\n" +
 	"\x0emax_tool_calls\x18\x02 \x01(\rB\t\xbaH\x06*\x04\x18\xc0\x84=H\x01R\fmaxToolCalls\x88\x01\x01\x12D\n" +
 	"\x0emax_cost_cents\x18\x03 \x01(\x01B\x19\xbaH\x16\x12\x14@\x01\x19\x00\x00\x00\x00e\xcd\xcdA)\x00\x00\x00\x00\x00\x00\x00\x00H\x02R\fmaxCostCents\x88\x01\x01\x12R\n" +
-	"\fmax_duration\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\xe7\x84\x0f2\x00H\x03R\vmaxDuration\x88\x01\x01\x12H\n" +
-	"\x18max_consecutive_failures\x18\x06 \x01(\rB\t\xbaH\x06*\x04\x18\xc0\x84=H\x04R\x16maxConsecutiveFailures\x88\x01\x01B\x11\n" +
+	"\fmax_duration\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\xe7\x84\x0f2\x00H\x03R\vmaxDuration\x88\x01\x01\x12@\n" +
+	"\x12max_context_tokens\x18\x05 \x01(\rB\r\xbaH\n" +
+	"*\b\x18\x80\x94\xeb\xdc\x03(\x01H\x04R\x10maxContextTokens\x88\x01\x01\x12H\n" +
+	"\x18max_consecutive_failures\x18\x06 \x01(\rB\t\xbaH\x06*\x04\x18\xc0\x84=H\x05R\x16maxConsecutiveFailures\x88\x01\x01\x12H\n" +
+	"\x18max_consecutive_refusals\x18\a \x01(\rB\t\xbaH\x06*\x04\x18\xc0\x84=H\x06R\x16maxConsecutiveRefusals\x88\x01\x01B\x11\n" +
 	"\x0f_max_iterationsB\x11\n" +
 	"\x0f_max_tool_callsB\x11\n" +
 	"\x0f_max_cost_centsB\x0f\n" +
-	"\r_max_durationB\x1b\n" +
-	"\x19_max_consecutive_failures\"\x92\x01\n" +
+	"\r_max_durationB\x15\n" +
+	"\x13_max_context_tokensB\x1b\n" +
+	"\x19_max_consecutive_failuresB\x1b\n" +
+	"\x19_max_consecutive_refusals\"\x92\x01\n" +
 	"\x10ApprovalSettings\x126\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x18.runnerd.v1.ApprovalModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x12F\n" +
 	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\x01R\atimeout\"\xfc\x01\n" +
@@ -2499,7 +2644,7 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\bQuestion\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x18\n" +
 	"\x04text\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x02R\x04text\x125\n" +
-	"\basked_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aaskedAt\"\x91\x06\n" +
+	"\basked_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aaskedAt\"\xf6\x06\n" +
 	"\aRunSpec\x12\x1a\n" +
 	"\x05agent\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x05agent\x12+\n" +
 	"\x0edecide_service\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x01R\rdecideService\x12#\n" +
@@ -2520,10 +2665,12 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\x0fdecide_patience\x18\r \x01(\v2\x19.google.protobuf.DurationR\x0edecidePatience\x12,\n" +
 	"\x12max_parallel_tools\x18\x0e \x01(\rR\x10maxParallelTools\x12(\n" +
 	"\x10max_result_bytes\x18\x0f \x01(\x04R\x0emaxResultBytes\x12#\n" +
-	"\rrules_version\x18\x10 \x01(\rR\frulesVersion\"h\n" +
+	"\rrules_version\x18\x10 \x01(\rR\frulesVersion\x12\"\n" +
+	"\rconfirm_at_90\x18\x14 \x01(\bR\vconfirmAt90\x12?\n" +
+	"\x17context_warning_percent\x18\x15 \x01(\rB\a\xbaH\x04*\x02\x18dR\x15contextWarningPercent\"h\n" +
 	"\tCatalogue\x12&\n" +
 	"\x05tools\x18\x01 \x03(\v2\x10.runnerd.v1.ToolR\x05tools\x123\n" +
-	"\x13hosts_with_get_call\x18\x02 \x03(\tB\x04\xe8\xe0\x18\x01R\x10hostsWithGetCall\"\xa3\v\n" +
+	"\x13hosts_with_get_call\x18\x02 \x03(\tB\x04\xe8\xe0\x18\x01R\x10hostsWithGetCall\"\xde\f\n" +
 	"\x03Run\x12\x1b\n" +
 	"\x06run_id\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x05runId\x12\x1a\n" +
 	"\x05agent\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x01R\x05agent\x12\x1a\n" +
@@ -2540,7 +2687,8 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\titeration\x18\v \x01(\rR\titeration\x12\x1d\n" +
 	"\n" +
 	"tool_calls\x18\f \x01(\rR\ttoolCalls\x121\n" +
-	"\x14consecutive_failures\x18\r \x01(\rR\x13consecutiveFailures\x12-\n" +
+	"\x14consecutive_failures\x18\r \x01(\rR\x13consecutiveFailures\x121\n" +
+	"\x14consecutive_refusals\x18\x0e \x01(\rR\x13consecutiveRefusals\x12-\n" +
 	"\x05usage\x18\x0f \x01(\v2\x17.runnerd.v1.UsageTotalsR\x05usage\x12<\n" +
 	"\frunning_time\x18\x10 \x01(\v2\x19.google.protobuf.DurationR\vrunningTime\x12:\n" +
 	"\ffinal_answer\x18\x11 \x01(\v2\x17.runnerd.v1.FinalAnswerR\vfinalAnswer\x12)\n" +
@@ -2563,7 +2711,10 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\rhead_sequence\x18  \x01(\x04R\fheadSequence\x123\n" +
 	"\x15imported_observations\x18! \x01(\rR\x14importedObservations\x12\x1a\n" +
 	"\x05model\x18\" \x01(\tB\x04\xe8\xe0\x18\x01R\x05model\x12\x1c\n" +
-	"\x06effort\x18# \x01(\tB\x04\xe8\xe0\x18\x01R\x06effort\x1a9\n" +
+	"\x06effort\x18# \x01(\tB\x04\xe8\xe0\x18\x01R\x06effort\x12#\n" +
+	"\rwarned_levels\x18( \x03(\rR\fwarnedLevels\x12%\n" +
+	"\x0econtext_tokens\x18) \x01(\x03R\rcontextTokens\x12:\n" +
+	"\fcontext_zone\x18* \x01(\x0e2\x17.runnerd.v1.ContextZoneR\vcontextZone\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa6\x03\n" +
@@ -2597,7 +2748,7 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\x12OUTCOME_INCOMPLETE\x10\x02\x12\x13\n" +
 	"\x0fOUTCOME_BLOCKED\x10\x03\x12\x12\n" +
 	"\x0eOUTCOME_FAILED\x10\x04\x12\x15\n" +
-	"\x11OUTCOME_CANCELLED\x10\x05*\xf3\x03\n" +
+	"\x11OUTCOME_CANCELLED\x10\x05*\xb1\x04\n" +
 	"\n" +
 	"StopReason\x12\x1b\n" +
 	"\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x19\n" +
@@ -2606,12 +2757,14 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\x1aSTOP_REASON_MAX_ITERATIONS\x10\x05\x12\x1e\n" +
 	"\x1aSTOP_REASON_MAX_TOOL_CALLS\x10\x06\x12\x18\n" +
 	"\x14STOP_REASON_MAX_COST\x10\a\x12\x1c\n" +
-	"\x18STOP_REASON_MAX_DURATION\x10\b\x12\x1c\n" +
+	"\x18STOP_REASON_MAX_DURATION\x10\b\x12\x1b\n" +
+	"\x17STOP_REASON_MAX_CONTEXT\x10\t\x12\x1c\n" +
 	"\x18STOP_REASON_MAX_FAILURES\x10\v\x12\x1b\n" +
 	"\x17STOP_REASON_NEEDS_INPUT\x10\r\x12 \n" +
 	"\x1cSTOP_REASON_DECISION_INVALID\x10\x0f\x12!\n" +
 	"\x1dSTOP_REASON_PERMISSION_DENIED\x10\x10\x12\x1e\n" +
-	"\x1aSTOP_REASON_POLICY_BLOCKED\x10\x11\x12\x17\n" +
+	"\x1aSTOP_REASON_POLICY_BLOCKED\x10\x11\x12\x1f\n" +
+	"\x1bSTOP_REASON_BUDGET_DECLINED\x10\x12\x12\x17\n" +
 	"\x13STOP_REASON_STOPPED\x10\x13\x12\x19\n" +
 	"\x15STOP_REASON_CANCELLED\x10\x15\x12\x1f\n" +
 	"\x1bSTOP_REASON_TRANSPORT_ERROR\x10\x16\x12\x1e\n" +
@@ -2627,7 +2780,12 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\x15TASK_KIND_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eTASK_KIND_EDIT\x10\x01\x12\x19\n" +
 	"\x15TASK_KIND_INVESTIGATE\x10\x02\x12\x17\n" +
-	"\x13TASK_KIND_TEST_ONLY\x10\x03*V\n" +
+	"\x13TASK_KIND_TEST_ONLY\x10\x03*r\n" +
+	"\vContextZone\x12\x1c\n" +
+	"\x18CONTEXT_ZONE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12CONTEXT_ZONE_GREEN\x10\x01\x12\x17\n" +
+	"\x13CONTEXT_ZONE_YELLOW\x10\x02\x12\x14\n" +
+	"\x10CONTEXT_ZONE_RED\x10\x03*V\n" +
 	"\n" +
 	"CancelMode\x12\x1b\n" +
 	"\x17CANCEL_MODE_UNSPECIFIED\x10\x00\x12\x14\n" +
@@ -2688,7 +2846,7 @@ func file_runnerd_v1_run_proto_rawDescGZIP() []byte {
 	return file_runnerd_v1_run_proto_rawDescData
 }
 
-var file_runnerd_v1_run_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
+var file_runnerd_v1_run_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
 var file_runnerd_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_runnerd_v1_run_proto_goTypes = []any{
 	(RunState)(0),                 // 0: runnerd.v1.RunState
@@ -2696,87 +2854,89 @@ var file_runnerd_v1_run_proto_goTypes = []any{
 	(StopReason)(0),               // 2: runnerd.v1.StopReason
 	(Category)(0),                 // 3: runnerd.v1.Category
 	(TaskKind)(0),                 // 4: runnerd.v1.TaskKind
-	(CancelMode)(0),               // 5: runnerd.v1.CancelMode
-	(OnRefusal)(0),                // 6: runnerd.v1.OnRefusal
-	(OnQuestion)(0),               // 7: runnerd.v1.OnQuestion
-	(ObservationKind)(0),          // 8: runnerd.v1.ObservationKind
-	(CallReason)(0),               // 9: runnerd.v1.CallReason
-	(*Identity)(nil),              // 10: runnerd.v1.Identity
-	(*Budget)(nil),                // 11: runnerd.v1.Budget
-	(*ApprovalSettings)(nil),      // 12: runnerd.v1.ApprovalSettings
-	(*Usage)(nil),                 // 13: runnerd.v1.Usage
-	(*UsageTotals)(nil),           // 14: runnerd.v1.UsageTotals
-	(*CallEntry)(nil),             // 15: runnerd.v1.CallEntry
-	(*DecisionEntry)(nil),         // 16: runnerd.v1.DecisionEntry
-	(*Observation)(nil),           // 17: runnerd.v1.Observation
-	(*HistoryEntry)(nil),          // 18: runnerd.v1.HistoryEntry
-	(*FinalAnswer)(nil),           // 19: runnerd.v1.FinalAnswer
-	(*Question)(nil),              // 20: runnerd.v1.Question
-	(*RunSpec)(nil),               // 21: runnerd.v1.RunSpec
-	(*Catalogue)(nil),             // 22: runnerd.v1.Catalogue
-	(*Run)(nil),                   // 23: runnerd.v1.Run
-	(*Checkpoint)(nil),            // 24: runnerd.v1.Checkpoint
-	nil,                           // 25: runnerd.v1.Run.LabelsEntry
-	(*durationpb.Duration)(nil),   // 26: google.protobuf.Duration
-	(ApprovalMode)(0),             // 27: runnerd.v1.ApprovalMode
-	(*ArtifactRef)(nil),           // 28: runnerd.v1.ArtifactRef
-	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
-	(InDoubtPolicy)(0),            // 30: runnerd.v1.InDoubtPolicy
-	(*Tool)(nil),                  // 31: runnerd.v1.Tool
-	(*Approval)(nil),              // 32: runnerd.v1.Approval
+	(ContextZone)(0),              // 5: runnerd.v1.ContextZone
+	(CancelMode)(0),               // 6: runnerd.v1.CancelMode
+	(OnRefusal)(0),                // 7: runnerd.v1.OnRefusal
+	(OnQuestion)(0),               // 8: runnerd.v1.OnQuestion
+	(ObservationKind)(0),          // 9: runnerd.v1.ObservationKind
+	(CallReason)(0),               // 10: runnerd.v1.CallReason
+	(*Identity)(nil),              // 11: runnerd.v1.Identity
+	(*Budget)(nil),                // 12: runnerd.v1.Budget
+	(*ApprovalSettings)(nil),      // 13: runnerd.v1.ApprovalSettings
+	(*Usage)(nil),                 // 14: runnerd.v1.Usage
+	(*UsageTotals)(nil),           // 15: runnerd.v1.UsageTotals
+	(*CallEntry)(nil),             // 16: runnerd.v1.CallEntry
+	(*DecisionEntry)(nil),         // 17: runnerd.v1.DecisionEntry
+	(*Observation)(nil),           // 18: runnerd.v1.Observation
+	(*HistoryEntry)(nil),          // 19: runnerd.v1.HistoryEntry
+	(*FinalAnswer)(nil),           // 20: runnerd.v1.FinalAnswer
+	(*Question)(nil),              // 21: runnerd.v1.Question
+	(*RunSpec)(nil),               // 22: runnerd.v1.RunSpec
+	(*Catalogue)(nil),             // 23: runnerd.v1.Catalogue
+	(*Run)(nil),                   // 24: runnerd.v1.Run
+	(*Checkpoint)(nil),            // 25: runnerd.v1.Checkpoint
+	nil,                           // 26: runnerd.v1.Run.LabelsEntry
+	(*durationpb.Duration)(nil),   // 27: google.protobuf.Duration
+	(ApprovalMode)(0),             // 28: runnerd.v1.ApprovalMode
+	(*ArtifactRef)(nil),           // 29: runnerd.v1.ArtifactRef
+	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
+	(InDoubtPolicy)(0),            // 31: runnerd.v1.InDoubtPolicy
+	(*Tool)(nil),                  // 32: runnerd.v1.Tool
+	(*Approval)(nil),              // 33: runnerd.v1.Approval
 }
 var file_runnerd_v1_run_proto_depIdxs = []int32{
-	26, // 0: runnerd.v1.Budget.max_duration:type_name -> google.protobuf.Duration
-	27, // 1: runnerd.v1.ApprovalSettings.mode:type_name -> runnerd.v1.ApprovalMode
-	26, // 2: runnerd.v1.ApprovalSettings.timeout:type_name -> google.protobuf.Duration
-	28, // 3: runnerd.v1.CallEntry.arguments_ref:type_name -> runnerd.v1.ArtifactRef
-	28, // 4: runnerd.v1.DecisionEntry.text_ref:type_name -> runnerd.v1.ArtifactRef
-	28, // 5: runnerd.v1.DecisionEntry.reasoning_ref:type_name -> runnerd.v1.ArtifactRef
-	15, // 6: runnerd.v1.DecisionEntry.calls:type_name -> runnerd.v1.CallEntry
-	28, // 7: runnerd.v1.DecisionEntry.provider_state_ref:type_name -> runnerd.v1.ArtifactRef
-	8,  // 8: runnerd.v1.Observation.kind:type_name -> runnerd.v1.ObservationKind
-	9,  // 9: runnerd.v1.Observation.reason:type_name -> runnerd.v1.CallReason
-	28, // 10: runnerd.v1.Observation.text_ref:type_name -> runnerd.v1.ArtifactRef
-	28, // 11: runnerd.v1.Observation.structured_ref:type_name -> runnerd.v1.ArtifactRef
-	28, // 12: runnerd.v1.Observation.artifacts:type_name -> runnerd.v1.ArtifactRef
-	16, // 13: runnerd.v1.HistoryEntry.decision:type_name -> runnerd.v1.DecisionEntry
-	17, // 14: runnerd.v1.HistoryEntry.observation:type_name -> runnerd.v1.Observation
-	28, // 15: runnerd.v1.FinalAnswer.content_ref:type_name -> runnerd.v1.ArtifactRef
-	29, // 16: runnerd.v1.Question.asked_at:type_name -> google.protobuf.Timestamp
-	11, // 17: runnerd.v1.RunSpec.budget:type_name -> runnerd.v1.Budget
-	11, // 18: runnerd.v1.RunSpec.budget_max:type_name -> runnerd.v1.Budget
-	12, // 19: runnerd.v1.RunSpec.approval:type_name -> runnerd.v1.ApprovalSettings
-	6,  // 20: runnerd.v1.RunSpec.on_denial:type_name -> runnerd.v1.OnRefusal
-	6,  // 21: runnerd.v1.RunSpec.on_block:type_name -> runnerd.v1.OnRefusal
-	7,  // 22: runnerd.v1.RunSpec.on_question:type_name -> runnerd.v1.OnQuestion
-	30, // 23: runnerd.v1.RunSpec.in_doubt:type_name -> runnerd.v1.InDoubtPolicy
-	26, // 24: runnerd.v1.RunSpec.decide_timeout:type_name -> google.protobuf.Duration
-	26, // 25: runnerd.v1.RunSpec.decide_patience:type_name -> google.protobuf.Duration
-	31, // 26: runnerd.v1.Catalogue.tools:type_name -> runnerd.v1.Tool
+	27, // 0: runnerd.v1.Budget.max_duration:type_name -> google.protobuf.Duration
+	28, // 1: runnerd.v1.ApprovalSettings.mode:type_name -> runnerd.v1.ApprovalMode
+	27, // 2: runnerd.v1.ApprovalSettings.timeout:type_name -> google.protobuf.Duration
+	29, // 3: runnerd.v1.CallEntry.arguments_ref:type_name -> runnerd.v1.ArtifactRef
+	29, // 4: runnerd.v1.DecisionEntry.text_ref:type_name -> runnerd.v1.ArtifactRef
+	29, // 5: runnerd.v1.DecisionEntry.reasoning_ref:type_name -> runnerd.v1.ArtifactRef
+	16, // 6: runnerd.v1.DecisionEntry.calls:type_name -> runnerd.v1.CallEntry
+	29, // 7: runnerd.v1.DecisionEntry.provider_state_ref:type_name -> runnerd.v1.ArtifactRef
+	9,  // 8: runnerd.v1.Observation.kind:type_name -> runnerd.v1.ObservationKind
+	10, // 9: runnerd.v1.Observation.reason:type_name -> runnerd.v1.CallReason
+	29, // 10: runnerd.v1.Observation.text_ref:type_name -> runnerd.v1.ArtifactRef
+	29, // 11: runnerd.v1.Observation.structured_ref:type_name -> runnerd.v1.ArtifactRef
+	29, // 12: runnerd.v1.Observation.artifacts:type_name -> runnerd.v1.ArtifactRef
+	17, // 13: runnerd.v1.HistoryEntry.decision:type_name -> runnerd.v1.DecisionEntry
+	18, // 14: runnerd.v1.HistoryEntry.observation:type_name -> runnerd.v1.Observation
+	29, // 15: runnerd.v1.FinalAnswer.content_ref:type_name -> runnerd.v1.ArtifactRef
+	30, // 16: runnerd.v1.Question.asked_at:type_name -> google.protobuf.Timestamp
+	12, // 17: runnerd.v1.RunSpec.budget:type_name -> runnerd.v1.Budget
+	12, // 18: runnerd.v1.RunSpec.budget_max:type_name -> runnerd.v1.Budget
+	13, // 19: runnerd.v1.RunSpec.approval:type_name -> runnerd.v1.ApprovalSettings
+	7,  // 20: runnerd.v1.RunSpec.on_denial:type_name -> runnerd.v1.OnRefusal
+	7,  // 21: runnerd.v1.RunSpec.on_block:type_name -> runnerd.v1.OnRefusal
+	8,  // 22: runnerd.v1.RunSpec.on_question:type_name -> runnerd.v1.OnQuestion
+	31, // 23: runnerd.v1.RunSpec.in_doubt:type_name -> runnerd.v1.InDoubtPolicy
+	27, // 24: runnerd.v1.RunSpec.decide_timeout:type_name -> google.protobuf.Duration
+	27, // 25: runnerd.v1.RunSpec.decide_patience:type_name -> google.protobuf.Duration
+	32, // 26: runnerd.v1.Catalogue.tools:type_name -> runnerd.v1.Tool
 	0,  // 27: runnerd.v1.Run.state:type_name -> runnerd.v1.RunState
 	2,  // 28: runnerd.v1.Run.stop_reason:type_name -> runnerd.v1.StopReason
 	1,  // 29: runnerd.v1.Run.outcome:type_name -> runnerd.v1.Outcome
 	3,  // 30: runnerd.v1.Run.category:type_name -> runnerd.v1.Category
-	14, // 31: runnerd.v1.Run.usage:type_name -> runnerd.v1.UsageTotals
-	26, // 32: runnerd.v1.Run.running_time:type_name -> google.protobuf.Duration
-	19, // 33: runnerd.v1.Run.final_answer:type_name -> runnerd.v1.FinalAnswer
-	32, // 34: runnerd.v1.Run.approvals:type_name -> runnerd.v1.Approval
-	20, // 35: runnerd.v1.Run.question:type_name -> runnerd.v1.Question
+	15, // 31: runnerd.v1.Run.usage:type_name -> runnerd.v1.UsageTotals
+	27, // 32: runnerd.v1.Run.running_time:type_name -> google.protobuf.Duration
+	20, // 33: runnerd.v1.Run.final_answer:type_name -> runnerd.v1.FinalAnswer
+	33, // 34: runnerd.v1.Run.approvals:type_name -> runnerd.v1.Approval
+	21, // 35: runnerd.v1.Run.question:type_name -> runnerd.v1.Question
 	4,  // 36: runnerd.v1.Run.kind:type_name -> runnerd.v1.TaskKind
-	10, // 37: runnerd.v1.Run.identity:type_name -> runnerd.v1.Identity
-	25, // 38: runnerd.v1.Run.labels:type_name -> runnerd.v1.Run.LabelsEntry
-	21, // 39: runnerd.v1.Run.spec:type_name -> runnerd.v1.RunSpec
-	29, // 40: runnerd.v1.Run.created_at:type_name -> google.protobuf.Timestamp
-	29, // 41: runnerd.v1.Run.updated_at:type_name -> google.protobuf.Timestamp
-	29, // 42: runnerd.v1.Checkpoint.created_at:type_name -> google.protobuf.Timestamp
-	14, // 43: runnerd.v1.Checkpoint.usage:type_name -> runnerd.v1.UsageTotals
-	2,  // 44: runnerd.v1.Checkpoint.stop_reason:type_name -> runnerd.v1.StopReason
-	19, // 45: runnerd.v1.Checkpoint.final_answer:type_name -> runnerd.v1.FinalAnswer
-	46, // [46:46] is the sub-list for method output_type
-	46, // [46:46] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	11, // 37: runnerd.v1.Run.identity:type_name -> runnerd.v1.Identity
+	26, // 38: runnerd.v1.Run.labels:type_name -> runnerd.v1.Run.LabelsEntry
+	22, // 39: runnerd.v1.Run.spec:type_name -> runnerd.v1.RunSpec
+	30, // 40: runnerd.v1.Run.created_at:type_name -> google.protobuf.Timestamp
+	30, // 41: runnerd.v1.Run.updated_at:type_name -> google.protobuf.Timestamp
+	5,  // 42: runnerd.v1.Run.context_zone:type_name -> runnerd.v1.ContextZone
+	30, // 43: runnerd.v1.Checkpoint.created_at:type_name -> google.protobuf.Timestamp
+	15, // 44: runnerd.v1.Checkpoint.usage:type_name -> runnerd.v1.UsageTotals
+	2,  // 45: runnerd.v1.Checkpoint.stop_reason:type_name -> runnerd.v1.StopReason
+	20, // 46: runnerd.v1.Checkpoint.final_answer:type_name -> runnerd.v1.FinalAnswer
+	47, // [47:47] is the sub-list for method output_type
+	47, // [47:47] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_runnerd_v1_run_proto_init() }
@@ -2798,7 +2958,7 @@ func file_runnerd_v1_run_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runnerd_v1_run_proto_rawDesc), len(file_runnerd_v1_run_proto_rawDesc)),
-			NumEnums:      10,
+			NumEnums:      11,
 			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -558,8 +558,15 @@ type Agent struct {
 	MaxParallelTools *uint32 `protobuf:"varint,14,opt,name=max_parallel_tools,json=maxParallelTools,proto3,oneof" json:"max_parallel_tools,omitempty"`
 	// Largest result of a call in bytes, 1Ki to 256Mi, units as in 512Ki. Default 16Mi.
 	MaxResultBytes *uint64 `protobuf:"varint,15,opt,name=max_result_bytes,json=maxResultBytes,proto3,oneof" json:"max_result_bytes,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Whether a person must agree, as to a call, before a run goes on with 90 % of max_cost_cents spent; no, and no answer
+	// in time, ends it with BUDGET_DECLINED. In approval mode deny nobody is there to agree: the run ends at 90 %. Default
+	// false: a run passes 90 % with a warning.
+	ConfirmAt_90 bool `protobuf:"varint,20,opt,name=confirm_at_90,json=confirmAt90,proto3" json:"confirm_at_90,omitempty"`
+	// Share of max_context_tokens in percent at which the model is told, once a run, that its context fills up, 0 to 100;
+	// 0 never tells it. Default 60.
+	ContextWarningPercent *uint32 `protobuf:"varint,21,opt,name=context_warning_percent,json=contextWarningPercent,proto3,oneof" json:"context_warning_percent,omitempty"`
+	unknownFields         protoimpl.UnknownFields
+	sizeCache             protoimpl.SizeCache
 }
 
 func (x *Agent) Reset() {
@@ -697,6 +704,20 @@ func (x *Agent) GetMaxResultBytes() uint64 {
 	return 0
 }
 
+func (x *Agent) GetConfirmAt_90() bool {
+	if x != nil {
+		return x.ConfirmAt_90
+	}
+	return false
+}
+
+func (x *Agent) GetContextWarningPercent() uint32 {
+	if x != nil && x.ContextWarningPercent != nil {
+		return *x.ContextWarningPercent
+	}
+	return 0
+}
+
 // Limits are limits of the whole daemon.
 type Limits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -804,7 +825,7 @@ const file_runnerd_config_v1_config_proto_rawDesc = "" +
 	"\v_idempotent\"\x8b\x01\n" +
 	"\bApproval\x127\n" +
 	"\x05modes\x18\x01 \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x03\x18\x01\"\x15r\x13R\x04waitR\x05pauseR\x04denyR\x05modes\x12F\n" +
-	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\x01R\atimeout\"\xad\a\n" +
+	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\x01R\atimeout\"\xb3\b\n" +
 	"\x05Agent\x12.\n" +
 	"\x0edecide_service\x18\x01 \x01(\tB\a\xbaH\x04r\x02 \x01R\rdecideService\x12)\n" +
 	"\n" +
@@ -827,9 +848,12 @@ const file_runnerd_config_v1_config_proto_rawDesc = "" +
 	"\"\x04\b\x80\xa3\x052\x02\b\x01R\vtoolTimeout\x12R\n" +
 	"\x0fdecide_patience\x18\r \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xa3\x052\x00R\x0edecidePatience\x12<\n" +
 	"\x12max_parallel_tools\x18\x0e \x01(\rB\t\xbaH\x06*\x04\x18@(\x01H\x00R\x10maxParallelTools\x88\x01\x01\x12=\n" +
-	"\x10max_result_bytes\x18\x0f \x01(\x04B\x0e\xbaH\v2\t\x18\x80\x80\x80\x80\x01(\x80\bH\x01R\x0emaxResultBytes\x88\x01\x01B\x15\n" +
+	"\x10max_result_bytes\x18\x0f \x01(\x04B\x0e\xbaH\v2\t\x18\x80\x80\x80\x80\x01(\x80\bH\x01R\x0emaxResultBytes\x88\x01\x01\x12\"\n" +
+	"\rconfirm_at_90\x18\x14 \x01(\bR\vconfirmAt90\x12D\n" +
+	"\x17context_warning_percent\x18\x15 \x01(\rB\a\xbaH\x04*\x02\x18dH\x02R\x15contextWarningPercent\x88\x01\x01B\x15\n" +
 	"\x13_max_parallel_toolsB\x13\n" +
-	"\x11_max_result_bytes\"V\n" +
+	"\x11_max_result_bytesB\x1a\n" +
+	"\x18_context_warning_percent\"V\n" +
 	"\x06Limits\x128\n" +
 	"\x0fmax_active_runs\x18\x01 \x01(\rB\v\xbaH\b*\x06\x18\xa0\x8d\x06(\x01H\x00R\rmaxActiveRuns\x88\x01\x01B\x12\n" +
 	"\x10_max_active_runsB\xc5\x01\n" +

@@ -188,6 +188,8 @@ func (st *State) reached(b *runnerdv1.Budget) string {
 		return "max_cost_cents"
 	case b.GetMaxDuration().AsDuration() > 0 && c.Running >= b.GetMaxDuration().AsDuration():
 		return "max_duration"
+	case st.between() && st.overContext(b.GetMaxContextTokens()):
+		return "max_context_tokens"
 	}
 	return ""
 }

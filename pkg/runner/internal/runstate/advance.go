@@ -149,6 +149,9 @@ func (t *advance) wakeAt() time.Time {
 	if c.Phase == phaseDecide && t.now.Before(c.Decide.AskAt) {
 		earlier(c.Decide.AskAt)
 	}
+	if c.Confirm.open() {
+		earlier(c.Confirm.Expires)
+	}
 	for _, call := range c.Calls {
 		if call.asks() {
 			earlier(call.ApprovalExpires)

@@ -97,10 +97,13 @@ func (st *State) control(ev *runnerdv1.Event, now time.Time) error {
 			return errPhase
 		}
 		c.CatalogueDigest, c.Phase = p.ToolsPinned.GetCatalogueDigest(), phaseBetween
-	case *runnerdv1.Event_ToolHostUnavailable, *runnerdv1.Event_BudgetWarning:
-		c.CostWarned = c.CostWarned || ev.GetBudgetWarning() != nil
+	case *runnerdv1.Event_ToolHostUnavailable, *runnerdv1.Event_BudgetReadOnlySuggested:
+	case *runnerdv1.Event_BudgetWarning, *runnerdv1.Event_BudgetConfirmationRequested, *runnerdv1.Event_BudgetPrompt:
+		return st.budgetEvent(ev, now)
+	case *runnerdv1.Event_ContextWarning:
+		c.ContextWarned = true
 	case *runnerdv1.Event_IterationStarted:
-		if c.Phase == phaseDecide || c.Phase == phaseCalls || c.Phase == phaseQueued {
+		if c.Phase == phaseDecide || c.Phase == phaseCalls || c.Phase == phaseQueued || c.Confirm.open() {
 			return errPhase
 		}
 		c.Iteration++
@@ -113,6 +116,7 @@ func (st *State) control(ev *runnerdv1.Event, now time.Time) error {
 			return errPhase
 		}
 		c.Usage.set(p.DecisionInvalid.GetTotals())
+		st.contextUsed(p.DecisionInvalid.GetUsage())
 		c.Failures++
 		c.InvalidInRow++
 		st.iterationDone(phaseBetween)
@@ -126,7 +130,7 @@ func (st *State) control(ev *runnerdv1.Event, now time.Time) error {
 		c.Decide.Failed++
 		c.Decide.Attempt, c.Decide.AskAt = p.DecideRetried.GetAttempt(), p.DecideRetried.GetRetryAt().AsTime()
 	case *runnerdv1.Event_InputRequested:
-		if c.Phase != phaseQuestion {
+		if c.Phase != phaseQuestion || c.Confirm.open() {
 			return errPhase
 		}
 		c.Question = ev.GetSequence()
@@ -155,7 +159,7 @@ func (st *State) resumed(r *runnerdv1.RunResumed, now time.Time) {
 		c.Budget = r.GetBudget()
 	}
 	if r.GetCause() == runnerdv1.ResumeCause_RESUME_CAUSE_RESUME {
-		c.Failures, c.InvalidInRow, c.ToolBudgetHit = 0, 0, false
+		c.Failures, c.InvalidInRow, c.Refusals, c.ToolBudgetHit = 0, 0, 0, false
 	}
 	if c.Phase == phaseDecide { // asked again with the same key
 		c.Decide = decideState{Attempt: c.Decide.Attempt + 1, AskAt: now}
@@ -168,6 +172,7 @@ func (st *State) decided(d *runnerdv1.DecisionMade) error {
 		return errPhase
 	}
 	c.Usage.set(d.GetTotals())
+	st.contextUsed(d.GetUsage())
 	switch d.GetKind() {
 	case runnerdv1.DecisionKind_DECISION_KIND_ANSWER:
 		st.iterationDone(phaseAnswer)
@@ -287,6 +292,8 @@ func (c *call) requested(r *runnerdv1.ToolCallRequested, sequence uint64) error 
 // started folds the start of a call: never without the verdict allow or an approval, which is consumed by it.
 func (st *State) started(c *call, s *runnerdv1.ToolCallStarted, now time.Time) error {
 	switch {
+	case st.ctl.Confirm.open():
+		return errPhase
 	case c.Status == callRequested && c.Verdict == runnerdv1.Verdict_VERDICT_ALLOW && s.GetApprovalId() == 0:
 	case c.Status == callApproved && s.GetApprovalId() == c.Approval:
 		if s.GetApprovalDigest() != c.ApprovalDigest {
@@ -333,8 +340,31 @@ func (st *State) outcome(c *call, status callStatus, reason runnerdv1.CallReason
 				st.ctl.Failures++
 				st.ctl.InvalidInRow = 0
 			}
+			switch {
+			case c.Attempt > 0:
+				st.ctl.Refusals = 0
+			case c.refused():
+				st.ctl.Refusals++
+			}
 		}
 		st.iterationDone(phaseBetween)
+	}
+}
+
+// refused reports whether a person or a gate did not let the call run. Calls that were not run because there was
+// nothing left to run them with, or nobody any more, were not refused.
+func (c *call) refused() bool {
+	switch c.Reason {
+	case runnerdv1.CallReason_CALL_REASON_TOOL_BUDGET, runnerdv1.CallReason_CALL_REASON_RUN_ENDING,
+		runnerdv1.CallReason_CALL_REASON_PRIOR_OUTCOME_UNKNOWN, runnerdv1.CallReason_CALL_REASON_APPROVAL_CANCELLED:
+		return false
+	}
+	return c.Status == callDenied || c.Status == callBlocked
+}
+
+func (st *State) contextUsed(used *runnerdv1.Usage) {
+	if tokens := tokensOf(used); tokens > 0 {
+		st.ctl.ContextTokens = tokens
 	}
 }
 

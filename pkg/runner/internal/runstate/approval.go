@@ -94,6 +94,7 @@ func (t *advance) expire() {
 	if t.st.Closed() {
 		return
 	}
+	t.expireConfirm()
 	for _, c := range t.st.ctl.Calls {
 		if !c.asks() || c.ApprovalExpires.IsZero() || t.now.Before(c.ApprovalExpires) {
 			continue
@@ -108,6 +109,9 @@ func (t *advance) expire() {
 
 // vote takes an approver's verdict.
 func (t *advance) vote(f Vote) Reply {
+	if open := &t.st.ctl.Confirm; open.open() && open.Approval == f.ApprovalID {
+		return t.voteBudget(f)
+	}
 	var c *call
 	for _, open := range t.st.ctl.Calls {
 		if open.asks() && open.Approval == f.ApprovalID {

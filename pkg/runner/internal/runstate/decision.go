@@ -62,7 +62,7 @@ func (t *advance) decided(f Decided) {
 		made.CallIds = append(made.CallIds, callID(f.Iteration, i))
 	}
 	t.emit(&runnerdv1.Event{Payload: &runnerdv1.Event_DecisionMade{DecisionMade: made}})
-	t.warnCostUnknown(cost)
+	t.warn(made.GetUsage(), cost)
 	t.gate(calls, f.Refs.Arguments)
 }
 
@@ -130,8 +130,15 @@ func (t *advance) invalid(attempt uint32, code, message, preview string, b *bill
 	inv.Usage, inv.CostNanocents, inv.Totals = b.usage, b.cost, b.totals
 	t.emit(&runnerdv1.Event{Payload: &runnerdv1.Event_DecisionInvalid{DecisionInvalid: inv}})
 	if code != "bad_usage" {
-		t.warnCostUnknown(b.cost)
+		t.warn(inv.GetUsage(), inv.CostNanocents)
 	}
+}
+
+// warn records what people, and the model, should know of the budget after a Decide.
+func (t *advance) warn(used *runnerdv1.Usage, cost *int64) {
+	t.warnBudget()
+	t.warnCostUnknown(cost)
+	t.warnContext(used)
 }
 
 // warnCostUnknown tells once that the cost cap cannot be enforced.

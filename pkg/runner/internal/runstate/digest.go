@@ -11,6 +11,7 @@ const (
 	domainArguments = "runnerd/arguments/v1" // canonical arguments: display, repeats
 	domainExact     = "runnerd/exact/v1"     // exact arguments: what the start compares
 	domainApproval  = "runnerd/approval/v1"  // what an approver agrees to
+	domainBudget    = "runnerd/budget/v1"    // what an approver agrees to spend
 )
 
 // Key is the digest key of a data folder. Its digests can be shown: without the secret nobody can find out by trying

@@ -17,7 +17,7 @@ type memory struct {
 	open      *runnerdv1.DecisionEntry // decision whose calls do not all have an outcome
 	results   []*runnerdv1.HistoryEntry
 	missing   int                       // of results
-	waiting   []*runnerdv1.HistoryEntry // inputs that no Decide was shown
+	waiting   []*runnerdv1.HistoryEntry // inputs and notes that no Decide was shown
 	requested map[string]uint64         // by call id: the events with the arguments
 	answer    *runnerdv1.FinalAnswer
 	question  *runnerdv1.Question
@@ -77,6 +77,8 @@ func (m *memory) apply(ev *runnerdv1.Event) {
 		m.outcome(ev, p.ToolCallBlocked.GetCallId())
 	case *runnerdv1.Event_InputRequested:
 		m.question.Sequence, m.question.AskedAt = ev.GetSequence(), ev.GetTime()
+	case *runnerdv1.Event_ContextWarning: // after the results of the decision that it follows
+		m.waiting = append(m.waiting, entry(ev, observationOf(ev)))
 	case *runnerdv1.Event_InputReceived:
 		m.waiting = append(m.waiting, entry(ev, observationOf(ev)))
 		m.question = nil
@@ -147,8 +149,8 @@ func (m *memory) outcome(ev *runnerdv1.Event, callID string) {
 	}
 }
 
-// History returns the memory of the run, oldest first: also results that wait for those of earlier calls, and inputs
-// that no Decide was shown yet. The entries are shared and must not be changed.
+// History returns the memory of the run, oldest first: also results that wait for those of earlier calls, and inputs and
+// notes that no Decide was shown yet. The entries are shared and must not be changed.
 func (st *State) History() []*runnerdv1.HistoryEntry {
 	all := make([]*runnerdv1.HistoryEntry, 0, len(st.mem.entries)+len(st.mem.results)+len(st.mem.waiting))
 	all = append(all, st.mem.entries...)

@@ -43,6 +43,10 @@ func observationOf(ev *runnerdv1.Event) *runnerdv1.Observation {
 			Kind:   runnerdv1.ObservationKind_OBSERVATION_KIND_DENIAL,
 			Reason: p.ToolCallBlocked.GetReason(), Text: p.ToolCallBlocked.GetMessage(),
 		}
+	case *runnerdv1.Event_ContextWarning:
+		return &runnerdv1.Observation{
+			Kind: runnerdv1.ObservationKind_OBSERVATION_KIND_NOTE, Text: p.ContextWarning.GetMessage(),
+		}
 	case *runnerdv1.Event_InputReceived:
 		return &runnerdv1.Observation{
 			Kind: runnerdv1.ObservationKind_OBSERVATION_KIND_USER_INPUT,

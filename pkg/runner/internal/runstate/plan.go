@@ -14,6 +14,9 @@ func (t *advance) step() bool {
 	if reason := t.ending(); reason != 0 {
 		return t.end(reason)
 	}
+	if held, stepped := t.confirm(); held {
+		return stepped
+	}
 	switch t.st.ctl.Phase {
 	case phaseBetween:
 		return t.iterate()
@@ -39,6 +42,9 @@ func (t *advance) ending() runnerdv1.StopReason {
 	if t.refused() {
 		return runnerdv1.StopReason_STOP_REASON_PERMISSION_DENIED
 	}
+	if c.Confirm.Status == confirmDeclined {
+		return runnerdv1.StopReason_STOP_REASON_BUDGET_DECLINED
+	}
 	if c.Phase == phaseQueued {
 		return 0
 	}
@@ -59,10 +65,19 @@ func (t *advance) ending() runnerdv1.StopReason {
 			return runnerdv1.StopReason_STOP_REASON_MAX_DURATION
 		}
 	}
-	if most := c.Budget.GetMaxConsecutiveFailures(); between && most > 0 && c.Failures >= most {
+	if !between {
+		return 0
+	}
+	if st.overContext(c.Budget.GetMaxContextTokens()) {
+		return runnerdv1.StopReason_STOP_REASON_MAX_CONTEXT
+	}
+	if most := c.Budget.GetMaxConsecutiveFailures(); most > 0 && c.Failures >= most {
 		if c.InvalidInRow >= c.Failures {
 			return runnerdv1.StopReason_STOP_REASON_DECISION_INVALID
 		}
+		return runnerdv1.StopReason_STOP_REASON_MAX_FAILURES
+	}
+	if st.overRefusals() {
 		return runnerdv1.StopReason_STOP_REASON_MAX_FAILURES
 	}
 	return 0
@@ -73,6 +88,12 @@ func (t *advance) ending() runnerdv1.StopReason {
 func (st *State) between() bool {
 	c := &st.ctl
 	return c.Phase == phaseBetween || c.Unread > 0 && (c.Phase == phaseAnswer || c.Phase == phaseQuestion)
+}
+
+// overRefusals reports whether as many calls in a row were refused as may be.
+func (st *State) overRefusals() bool {
+	most := st.ctl.Budget.GetMaxConsecutiveRefusals()
+	return most > 0 && st.ctl.Refusals >= most
 }
 
 // refused reports whether a person refused a call of this decision and the agent ends on that.
@@ -145,7 +166,15 @@ func (t *advance) calls() bool {
 	if t.ask() || t.start() {
 		return true
 	}
-	if t.st.working() || !t.st.asking() || t.st.env.Spec.GetApproval().GetMode() != runnerdv1.ApprovalMode_APPROVAL_MODE_PAUSE {
+	if t.st.working() || !t.st.asking() {
+		return false
+	}
+	return t.pause()
+}
+
+// pause closes the leg of a run that waits for a person, where the agent wants that. It reports whether it did.
+func (t *advance) pause() bool {
+	if t.st.env.Spec.GetApproval().GetMode() != runnerdv1.ApprovalMode_APPROVAL_MODE_PAUSE {
 		return false
 	}
 	t.close(runnerdv1.StopReason_STOP_REASON_WAITING_APPROVAL)
@@ -223,6 +252,9 @@ var blockMessages = map[runnerdv1.CallReason]string{
 // reports whether it took a step.
 func (t *advance) end(reason runnerdv1.StopReason) bool {
 	before := len(t.events)
+	if t.st.ctl.Confirm.open() {
+		t.closeConfirm("", runnerdv1.Via_VIA_CANCEL, runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_DENY, "")
+	}
 	for _, c := range t.st.ctl.Calls {
 		switch {
 		case c.Status == callStarted && t.now.Before(c.StartAt):
@@ -273,6 +305,9 @@ func (t *advance) close(reason runnerdv1.StopReason) {
 	switch {
 	case reason == runnerdv1.StopReason_STOP_REASON_WAITING_APPROVAL:
 		p := &runnerdv1.RunPaused{StopReason: reason, Usage: totals}
+		if st.ctl.Confirm.open() {
+			p.ApprovalIds = append(p.ApprovalIds, st.ctl.Confirm.Approval)
+		}
 		for _, c := range st.ctl.Calls {
 			if c.asks() {
 				p.ApprovalIds = append(p.ApprovalIds, c.Approval)
@@ -306,7 +341,15 @@ func (st *State) endMessage(reason runnerdv1.StopReason) string {
 		return fmt.Sprintf("the cost budget is exceeded: %g of %g cents", float64(c.Usage.CostNano)/1e9, c.Budget.GetMaxCostCents())
 	case runnerdv1.StopReason_STOP_REASON_MAX_DURATION:
 		return fmt.Sprintf("the time budget is used up: %s", c.Budget.GetMaxDuration().AsDuration())
+	case runnerdv1.StopReason_STOP_REASON_MAX_CONTEXT:
+		return fmt.Sprintf("the next request would be over the context of the model: about %d tokens of %d",
+			st.nextRequest()/tokenBytes, c.Budget.GetMaxContextTokens())
+	case runnerdv1.StopReason_STOP_REASON_BUDGET_DECLINED:
+		return fmt.Sprintf("nobody agreed to go on with %g of %g cents spent", float64(c.Usage.CostNano)/1e9, c.Budget.GetMaxCostCents())
 	case runnerdv1.StopReason_STOP_REASON_MAX_FAILURES:
+		if most := c.Budget.GetMaxConsecutiveFailures(); most == 0 || c.Failures < most {
+			return fmt.Sprintf("%d refused calls in a row", c.Refusals)
+		}
 		return fmt.Sprintf("%d failures in a row", c.Failures)
 	case runnerdv1.StopReason_STOP_REASON_DECISION_INVALID:
 		return fmt.Sprintf("%d decisions in a row could not be used", c.Failures)
@@ -327,7 +370,8 @@ var endHints = map[runnerdv1.StopReason]string{
 	runnerdv1.StopReason_STOP_REASON_MAX_TOOL_CALLS:   "ResumeRun with a higher max_tool_calls goes on with all counters",
 	runnerdv1.StopReason_STOP_REASON_MAX_COST:         "ResumeRun with a higher max_cost_cents goes on with all counters",
 	runnerdv1.StopReason_STOP_REASON_MAX_DURATION:     "ResumeRun with a higher max_duration goes on with all counters",
-	runnerdv1.StopReason_STOP_REASON_MAX_FAILURES:     "ResumeRun goes on with the failures in a row at 0",
+	runnerdv1.StopReason_STOP_REASON_MAX_CONTEXT:      "ResumeRun with a higher max_context_tokens goes on with all counters",
+	runnerdv1.StopReason_STOP_REASON_MAX_FAILURES:     "ResumeRun goes on with failures and refusals in a row at 0",
 	runnerdv1.StopReason_STOP_REASON_NEEDS_INPUT:      "SubmitInput answers the question and goes on",
 	runnerdv1.StopReason_STOP_REASON_TRANSPORT_ERROR:  "ResumeRun asks again once the decide service is back",
 	runnerdv1.StopReason_STOP_REASON_DECISION_INVALID: "look at the decision_invalid events: the decide service answers what cannot be used",

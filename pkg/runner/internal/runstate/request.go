@@ -31,6 +31,23 @@ type Fetch struct {
 // A request stays under 3 MiB: where the history is too big, the oldest results are cut to previews with a reference to
 // the whole, and of the oldest decisions big parts are only referred to.
 func (st *State) DecideRequest() (*runnerdv1.DecideRequest, []Fetch) {
+	req, fetch := st.requestFrame()
+	size := proto.Size(req)
+	for _, f := range fetch {
+		size += int(f.Ref.GetSize())
+	}
+	history, whole := st.fitHistory(maxRequest - size)
+	for i, e := range slices.Backward(history) {
+		if whole[i] {
+			history[i] = fetchParts(e, func(f Fetch) { fetch = append(fetch, f) })
+		}
+	}
+	req.History = history
+	return req, fetch
+}
+
+// requestFrame is a request without the history.
+func (st *State) requestFrame() (*runnerdv1.DecideRequest, []Fetch) {
 	c, started := &st.ctl, st.mem.started
 	req := &runnerdv1.DecideRequest{
 		RunId: c.RunID, Agent: started.GetAgent(), Iteration: c.Iteration, Attempt: c.Decide.Attempt,
@@ -47,17 +64,6 @@ func (st *State) DecideRequest() (*runnerdv1.DecideRequest, []Fetch) {
 	}
 	add(started.GetTaskRef(), func(b []byte) { req.Task = string(b) })
 	add(started.GetContextRef(), func(b []byte) { req.ContextJson = string(b) })
-	size := proto.Size(req)
-	for _, f := range fetch {
-		size += int(f.Ref.GetSize())
-	}
-	history, whole := st.fitHistory(maxRequest - size)
-	for i, e := range slices.Backward(history) {
-		if whole[i] {
-			history[i] = fetchParts(e, func(f Fetch) { fetch = append(fetch, f) })
-		}
-	}
-	req.History = history
 	return req, fetch
 }
 

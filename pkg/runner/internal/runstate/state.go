@@ -67,12 +67,17 @@ type control struct {
 	ToolCalls      uint32
 	Failures       uint32 // in a row
 	InvalidInRow   uint32 // how many of them, the last ones, were invalid decisions
+	Refusals       uint32 `json:",omitempty"` // in a row
 	ToolBudgetHit  bool   `json:",omitempty"` // a call of this leg was blocked TOOL_BUDGET
 	Usage          usage
-	CostWarned     bool   `json:",omitempty"`
-	CheckpointSeq  uint64 `json:",omitempty"` // event that completed the last complete iteration
+	CostWarned     bool     `json:",omitempty"`
+	Warned         []uint32 `json:",omitempty"` // levels of the cost cap, in the order of their warnings
+	ContextWarned  bool     `json:",omitempty"`
+	ContextTokens  int64    `json:",omitempty"` // of the last Decide that reported any
+	CheckpointSeq  uint64   `json:",omitempty"` // event that completed the last complete iteration
 	HistoryEntries uint32
 
+	Confirm  confirmation `json:",omitzero"`
 	Decide   decideState
 	Calls    []*call       `json:",omitempty"` // of the decision being worked on, in order
 	Question uint64        `json:",omitempty"` // open input_requested
@@ -254,6 +259,8 @@ func (st *State) Status() runnerdv1.RunState {
 		return runnerdv1.RunState_RUN_STATE_DONE
 	case st.ctl.Phase == phaseQueued:
 		return runnerdv1.RunState_RUN_STATE_QUEUED
+	case st.ctl.Confirm.open():
+		return runnerdv1.RunState_RUN_STATE_WAITING_APPROVAL
 	case st.ctl.Phase == phaseQuestion:
 		return runnerdv1.RunState_RUN_STATE_WAITING_INPUT
 	case st.ctl.Phase == phaseCalls && st.asking() && !st.working():

@@ -43,6 +43,9 @@ var endings = map[runnerdv1.StopReason]ending{
 	runnerdv1.StopReason_STOP_REASON_MAX_DURATION: {
 		runnerdv1.Outcome_OUTCOME_INCOMPLETE, runnerdv1.Category_CATEGORY_BUDGET_EXCEEDED, ResumeByCall,
 	},
+	runnerdv1.StopReason_STOP_REASON_MAX_CONTEXT: {
+		runnerdv1.Outcome_OUTCOME_INCOMPLETE, runnerdv1.Category_CATEGORY_BUDGET_EXCEEDED, ResumeByCall,
+	},
 	runnerdv1.StopReason_STOP_REASON_MAX_FAILURES: {
 		runnerdv1.Outcome_OUTCOME_INCOMPLETE, runnerdv1.Category_CATEGORY_MODEL_LOGIC, ResumeByCall,
 	},
@@ -57,6 +60,9 @@ var endings = map[runnerdv1.StopReason]ending{
 	},
 	runnerdv1.StopReason_STOP_REASON_POLICY_BLOCKED: {
 		runnerdv1.Outcome_OUTCOME_FAILED, runnerdv1.Category_CATEGORY_PERMISSION, ResumeNever,
+	},
+	runnerdv1.StopReason_STOP_REASON_BUDGET_DECLINED: {
+		runnerdv1.Outcome_OUTCOME_CANCELLED, runnerdv1.Category_CATEGORY_SYSTEM, ResumeNever,
 	},
 	runnerdv1.StopReason_STOP_REASON_STOPPED: {
 		runnerdv1.Outcome_OUTCOME_CANCELLED, runnerdv1.Category_CATEGORY_SYSTEM, ResumeNever,

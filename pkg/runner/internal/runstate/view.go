@@ -3,6 +3,7 @@ package runstate
 import (
 	"crypto/sha256"
 	"fmt"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -28,7 +29,8 @@ func (st *State) View() *runnerdv1.Run {
 		RunId: c.RunID, Agent: started.GetAgent(), Owner: st.mem.owner,
 		State: st.Status(), StopReason: c.Stop, Outcome: Outcome(c.Stop), Category: Category(c.Stop), Status: Status(c.Stop),
 		Resumable: st.Done() && !st.Final(), Leg: c.Leg, Iteration: c.Iteration, ToolCalls: c.ToolCalls,
-		ConsecutiveFailures: c.Failures, Usage: c.Usage.totals(), RunningTime: durationpb.New(c.Running),
+		ConsecutiveFailures: c.Failures, ConsecutiveRefusals: c.Refusals, WarnedLevels: slices.Sorted(slices.Values(c.Warned)),
+		ContextTokens: c.ContextTokens, ContextZone: st.contextZone(), Usage: c.Usage.totals(), RunningTime: durationpb.New(c.Running),
 		FinalAnswer: st.finalAnswer(), ErrorMessage: st.mem.message, Hint: st.mem.hint,
 		Approvals: st.Approvals(), Question: st.question(),
 		Kind: started.GetKind(), KindSource: started.GetKindSource(), Identity: started.GetIdentity(),
@@ -48,7 +50,7 @@ func (st *State) finalAnswer() *runnerdv1.FinalAnswer {
 
 // question is the question that waits for an answer.
 func (st *State) question() *runnerdv1.Question {
-	if st.ctl.Phase != phaseQuestion {
+	if st.ctl.Phase != phaseQuestion || st.ctl.Confirm.open() {
 		return nil
 	}
 	return st.mem.question
@@ -69,6 +71,9 @@ func (st *State) Checkpoint() *runnerdv1.Checkpoint {
 // tool_call_requested event, see RequestedSequence.
 func (st *State) Approvals() []*runnerdv1.Approval {
 	var open []*runnerdv1.Approval
+	if st.ctl.Confirm.open() {
+		open = append(open, st.budgetApproval())
+	}
 	for _, c := range st.ctl.Calls {
 		if c.asks() {
 			open = append(open, st.approval(c))
@@ -77,8 +82,12 @@ func (st *State) Approvals() []*runnerdv1.Approval {
 	return open
 }
 
-// Approval returns an open approval and the sequence of the tool_call_requested event with its arguments.
+// Approval returns an open approval and the sequence of the tool_call_requested event with its arguments; 0 for one that
+// is about no call.
 func (st *State) Approval(id uint64) (a *runnerdv1.Approval, requested uint64, ok bool) {
+	if c := &st.ctl.Confirm; c.open() && c.Approval == id {
+		return st.budgetApproval(), 0, true
+	}
 	for _, c := range st.ctl.Calls {
 		if c.asks() && c.Approval == id {
 			return st.approval(c), c.RequestedSeq, true
