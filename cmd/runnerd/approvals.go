@@ -119,7 +119,7 @@ func newApproveCommand(p *program) *cobra.Command {
 you are asked once more, unless --yes is given. Without an approval id the run must
 have exactly one open approval.
 
-About a call in doubt, approve means: send it again. With --settle it is not sent;
+About the budget, approve means: go on spending. About a call in doubt, approve means: send it again. With --settle it is not sent;
 the text is recorded as its result, because you found out that it took effect.`,
 		Example: `  runnerd approve 3f2a 9
   runnerd approve 3f2a --yes --reason "looked at the plan"
@@ -134,7 +134,7 @@ func newDenyCommand(p *program) *cobra.Command {
 		Long: `Deny what a run asks. The model is told, with the reason you give, unless the agent
 ends on a denial. Without an approval id the run must have exactly one open approval.
 
-About a call in doubt, deny means: give up, its outcome stays unknown. With --settle
+About the budget, deny means: end the run. About a call in doubt, deny means: give up, its outcome stays unknown. With --settle
 the text is recorded as its error, because you found out that it failed.`,
 		Example: `  runnerd deny 3f2a 9 --reason "not on a Friday"
   runnerd deny 3f2a 21 --settle "the payment was refused by the bank"`,
@@ -278,6 +278,10 @@ func verdictText(a *runnerdv1.Approval) string {
 		runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_DENY:    "denied",
 		runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_SETTLE:  "settled",
 	}[a.GetVerdict()]
+	if a.GetKind() == runnerdv1.ApprovalKind_APPROVAL_KIND_BUDGET {
+		return safeLine(fmt.Sprintf("%s to go on: %s (run %s, approval %d, digest %s)",
+			word, spentText(a.GetBudget()), a.GetRunId(), a.GetApprovalId(), a.GetApprovalDigest()))
+	}
 	return safeLine(fmt.Sprintf("%s %s/%s (run %s, approval %d, digest %s)",
 		word, a.GetHost(), a.GetTool(), a.GetRunId(), a.GetApprovalId(), a.GetApprovalDigest()))
 }

@@ -57,6 +57,22 @@ func (r *renderer) describe(ctx context.Context, ev *runnerdv1.Event) entry {
 			retryText(ev, p.DecideRetried.GetRetryAt())), nil}
 	case *runnerdv1.Event_BudgetWarning:
 		return describeWarning(p.BudgetWarning)
+	case *runnerdv1.Event_BudgetConfirmationRequested:
+		return r.describeBudgetQuestion(ev, p.BudgetConfirmationRequested)
+	case *runnerdv1.Event_BudgetPrompt:
+		prompt := p.BudgetPrompt
+		e := entry{"✓", style.green, "budget", join(" · ", "may go on", spentText(prompt), resolutionText(ev, prompt.GetResolution())), nil}
+		if !prompt.GetApproved() {
+			e = entry{"✗", style.red, "budget", join(" · ", "may not go on", spentText(prompt), resolutionText(ev, prompt.GetResolution())), nil}
+		}
+		return e
+	case *runnerdv1.Event_BudgetReadOnlySuggested:
+		return entry{"!", style.yellow, "budget used up", join(" · ", spentText(p.BudgetReadOnlySuggested),
+			"only looking from now on would be wise"), nil}
+	case *runnerdv1.Event_ContextWarning:
+		w := p.ContextWarning
+		return entry{"!", style.yellow, "context fills up", fmt.Sprintf("%d of %d tokens (%.4g %%)",
+			w.GetTokens(), w.GetMaxContextTokens(), w.GetPercent()), nil}
 	case *runnerdv1.Event_InputRequested:
 		return entry{"?", style.yellow, "question", quoted(p.InputRequested.GetText(), p.InputRequested.GetTextRef()), []string{
 			"runnerd input " + safeLine(ev.GetRunId()) + " \"…\"",
@@ -168,7 +184,36 @@ func describeWarning(w *runnerdv1.BudgetWarning) entry {
 		return entry{"!", style.yellow, "budget warning", fmt.Sprintf(
 			"the decide service reports no cost: the cap of %.2f ¢ cannot be enforced", w.GetMaxCostCents()), nil}
 	}
+	if w.GetKind() == runnerdv1.BudgetWarningKind_BUDGET_WARNING_KIND_LEVEL {
+		return entry{"!", style.yellow, "budget warning", join(" · ", fmt.Sprintf("%d %% reached", w.GetLevel()), spentText(w)), nil}
+	}
 	return entry{"!", style.yellow, "budget warning", short(w.GetKind()), nil}
+}
+
+// spentText says how far the cost of a run has got.
+func spentText(ev interface {
+	GetPercent() float64
+	GetCostNanocents() int64
+	GetMaxCostCents() float64
+},
+) string {
+	return fmt.Sprintf("%s of %.2f ¢ spent (%.4g %%)", cents(ev.GetCostNanocents()), ev.GetMaxCostCents(), ev.GetPercent())
+}
+
+// describeBudgetQuestion shows what a person is asked about the budget, and how
+// to answer.
+func (r *renderer) describeBudgetQuestion(ev *runnerdv1.Event, q *runnerdv1.BudgetConfirmationRequested) entry {
+	e := entry{
+		"?", func(s style, t string) string { return s.bold(s.yellow(t)) }, "budget",
+		join(" · ", fmt.Sprintf("asks to go on, approval %d", ev.GetSequence()), spentText(q)), nil,
+	}
+	if q.GetExpiresAt() != nil {
+		e.detail += " · until " + q.GetExpiresAt().AsTime().In(r.zone).Format("15:04:05")
+	}
+	run := safeLine(ev.GetRunId())
+	e.below = []string{r.style.bold(fmt.Sprintf("runnerd approve %s %d", run, ev.GetSequence())) + "   or   " +
+		r.style.bold(fmt.Sprintf("runnerd deny %s %d", run, ev.GetSequence()))}
+	return e
 }
 
 func (r *renderer) describeRequested(ev *runnerdv1.Event, q *runnerdv1.ToolCallRequested) entry {
@@ -231,6 +276,9 @@ func (r *renderer) describeInDoubt(ctx context.Context, ev *runnerdv1.Event, d *
 // approvalLines is what an approver has to know: what runs where, what the host
 // says of it, and the exact arguments.
 func approvalLines(a *runnerdv1.Approval) []string {
+	if a.GetKind() == runnerdv1.ApprovalKind_APPROVAL_KIND_BUDGET {
+		return []string{spentText(a.GetBudget()) + "; approve: go on, deny: end the run"}
+	}
 	tool := safeLine(a.GetHost() + "/" + a.GetTool())
 	if note := annotationsText(a.GetAnnotations()); note != "" {
 		tool += " (" + note + ")"

@@ -279,10 +279,10 @@ func parseLabels(pairs []string) (map[string]string, error) {
 
 // budgetFlags are limits. Only those that are given go into the request.
 type budgetFlags struct {
-	iterations, toolCalls, failures uint32
-	costCents                       float64
-	duration                        time.Duration
-	budget                          *runnerdv1.Budget // nil: none was given
+	iterations, toolCalls, failures, refusals, context uint32
+	costCents                                          float64
+	duration                                           time.Duration
+	budget                                             *runnerdv1.Budget // nil: none was given
 }
 
 func addBudgetFlags(cmd *cobra.Command) *budgetFlags {
@@ -293,6 +293,8 @@ func addBudgetFlags(cmd *cobra.Command) *budgetFlags {
 	flags.Float64Var(&b.costCents, "max-cost-cents", 0, "limit of cost in cents")
 	flags.DurationVar(&b.duration, "max-duration", 0, "limit of running time, for example 10m; 0 is none")
 	flags.Uint32Var(&b.failures, "max-failures", 0, "limit of failures in a row; 0 is none")
+	flags.Uint32Var(&b.refusals, "max-refusals", 0, "limit of denied and blocked calls in a row; 0 is none")
+	flags.Uint32Var(&b.context, "max-context-tokens", 0, "limit of the size of a request in tokens")
 	return b
 }
 
@@ -313,6 +315,12 @@ func (b *budgetFlags) set(cmd *cobra.Command) {
 	}
 	if changed("max-failures") {
 		budget.MaxConsecutiveFailures = &b.failures
+	}
+	if changed("max-refusals") {
+		budget.MaxConsecutiveRefusals = &b.refusals
+	}
+	if changed("max-context-tokens") {
+		budget.MaxContextTokens = &b.context
 	}
 	if proto.Size(budget) > 0 {
 		b.budget = budget

@@ -178,6 +178,12 @@ func (p *program) printRun(w io.Writer, run *runnerdv1.Run, style style) error {
 	row("tool calls", fmt.Sprintf("%d of %d", run.GetToolCalls(), budget.GetMaxToolCalls()))
 	row("cost", costText(run.GetUsage(), budget))
 	row("tokens", fmt.Sprintf("%d read, %d written", run.GetUsage().GetInputTokens(), run.GetUsage().GetOutputTokens()))
+	if run.GetContextTokens() > 0 {
+		row("context", contextText(run))
+	}
+	if n := run.GetConsecutiveRefusals(); n > 0 {
+		row("refused in a row", fmt.Sprint(n))
+	}
 	row("running time", lasted(run.GetRunningTime().AsDuration()))
 	row("labels", labelsText(run.GetLabels()))
 	row("task", shortLine(run.GetTask(), detailWidth))
@@ -202,6 +208,19 @@ func (p *program) printRun(w io.Writer, run *runnerdv1.Run, style style) error {
 		}
 	}
 	return nil
+}
+
+// contextText is what the last decision took up of the context.
+func contextText(run *runnerdv1.Run) string {
+	text := fmt.Sprintf("%d", run.GetContextTokens())
+	if most := run.GetSpec().GetBudget().GetMaxContextTokens(); most > 0 {
+		text += fmt.Sprintf(" of %d", most)
+	}
+	text += " tokens"
+	if zone := run.GetContextZone(); zone != runnerdv1.ContextZone_CONTEXT_ZONE_UNSPECIFIED {
+		text += ", " + strings.ToLower(short(zone))
+	}
+	return text
 }
 
 func costText(u *runnerdv1.UsageTotals, b *runnerdv1.Budget) string {

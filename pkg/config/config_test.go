@@ -62,10 +62,12 @@ func TestLoadReadsEveryField(t *testing.T) {
 		Budget: &runnerdv1.Budget{
 			MaxIterations: proto.Uint32(10), MaxToolCalls: proto.Uint32(25), MaxCostCents: new(5.5),
 			MaxDuration: durationpb.New(time.Hour), MaxConsecutiveFailures: proto.Uint32(5),
+			MaxContextTokens: proto.Uint32(100_000), MaxConsecutiveRefusals: proto.Uint32(4),
 		},
 		BudgetMax: &runnerdv1.Budget{
 			MaxIterations: proto.Uint32(100), MaxToolCalls: proto.Uint32(25), MaxCostCents: new(5.5),
 			MaxConsecutiveFailures: proto.Uint32(5),
+			MaxContextTokens:       proto.Uint32(1_000_000), MaxConsecutiveRefusals: proto.Uint32(4),
 		},
 		Approval: &runnerdv1.ApprovalSettings{
 			Mode: runnerdv1.ApprovalMode_APPROVAL_MODE_PAUSE, Timeout: durationpb.New(10 * time.Minute),
@@ -78,7 +80,8 @@ func TestLoadReadsEveryField(t *testing.T) {
 		DecideTimeout:    durationpb.New(30 * time.Second),
 		DecidePatience:   durationpb.New(0),
 		MaxParallelTools: 2,
-		MaxResultBytes:   1 << 20,
+		ConfirmAt_90:     true, ContextWarningPercent: 50,
+		MaxResultBytes: 1 << 20,
 	}
 	coder := cfg.GetAgents()["coder"]
 	if diff := cmp.Diff(want, config.Spec("coder", coder), protocmp.Transform()); diff != "" {
@@ -118,7 +121,7 @@ func TestDefaults(t *testing.T) {
 	spec := config.Spec("demo", demo)
 	budget := &runnerdv1.Budget{
 		MaxIterations: proto.Uint32(25), MaxToolCalls: proto.Uint32(25), MaxCostCents: proto.Float64(100),
-		MaxConsecutiveFailures: proto.Uint32(5),
+		MaxConsecutiveFailures: proto.Uint32(5), MaxConsecutiveRefusals: proto.Uint32(10), MaxContextTokens: proto.Uint32(200_000),
 	}
 	if diff := cmp.Diff(budget, spec.GetBudget(), protocmp.Transform()); diff != "" {
 		t.Errorf("budget (-want +got):\n%s", diff)

@@ -18,6 +18,9 @@ const (
 	DefaultMaxToolCalls           = 25
 	DefaultMaxCostCents           = 100.0
 	DefaultMaxConsecutiveFailures = 5
+	DefaultMaxConsecutiveRefusals = 10
+	DefaultMaxContextTokens       = 200_000
+	DefaultContextWarningPercent  = 60
 	DefaultApprovalTimeout        = time.Hour
 	DefaultDecideTimeout          = 240 * time.Second
 	DefaultToolTimeout            = 120 * time.Second
@@ -72,8 +75,13 @@ func Spec(name string, agent *configv1.Agent) *runnerdv1.RunSpec {
 		InDoubt:          inDoubt[agent.GetInDoubt()],
 		DecideTimeout:    orDuration(agent.GetDecideTimeout(), DefaultDecideTimeout),
 		DecidePatience:   orDuration(agent.GetDecidePatience(), DefaultDecidePatience),
+		ConfirmAt_90:     agent.GetConfirmAt_90(),
 		MaxParallelTools: DefaultMaxParallelTools,
 		MaxResultBytes:   DefaultMaxResultBytes,
+	}
+	spec.ContextWarningPercent = DefaultContextWarningPercent
+	if agent.ContextWarningPercent != nil {
+		spec.ContextWarningPercent = agent.GetContextWarningPercent()
 	}
 	if agent.GetMaxParallelTools() > 0 {
 		spec.MaxParallelTools = agent.GetMaxParallelTools()
@@ -111,7 +119,9 @@ func budgetsOf(agent *configv1.Agent) (budget, widest *runnerdv1.Budget) {
 		MaxIterations:          proto.Uint32(DefaultMaxIterations),
 		MaxToolCalls:           proto.Uint32(DefaultMaxToolCalls),
 		MaxCostCents:           new(DefaultMaxCostCents),
+		MaxContextTokens:       proto.Uint32(DefaultMaxContextTokens),
 		MaxConsecutiveFailures: proto.Uint32(DefaultMaxConsecutiveFailures),
+		MaxConsecutiveRefusals: proto.Uint32(DefaultMaxConsecutiveRefusals),
 	}
 	overlay(budget, agent.GetBudget())
 	widest = proto.CloneOf(budget)
@@ -146,7 +156,8 @@ func (w width) isSet(b *runnerdv1.Budget) bool {
 }
 
 // wider lists the limits of a resolved budget that are wider than those of
-// another. No limit is the widest: 0 for failures in a row, absence for time.
+// another. No limit is the widest: 0 for what is counted in a row, absence for
+// time.
 func wider(budget, widest *runnerdv1.Budget) []width {
 	var all []width
 	add := func(over bool, field string, have, most any) {
@@ -162,8 +173,12 @@ func wider(budget, widest *runnerdv1.Budget) []width {
 		"max_cost_cents", budget.GetMaxCostCents(), widest.GetMaxCostCents())
 	have, most := budget.GetMaxDuration().AsDuration(), widest.GetMaxDuration().AsDuration()
 	add(most > 0 && (have == 0 || have > most), "max_duration", orNone(have), most)
+	add(budget.GetMaxContextTokens() > widest.GetMaxContextTokens(),
+		"max_context_tokens", budget.GetMaxContextTokens(), widest.GetMaxContextTokens())
 	f, fMost := budget.GetMaxConsecutiveFailures(), widest.GetMaxConsecutiveFailures()
 	add(fMost > 0 && (f == 0 || f > fMost), "max_consecutive_failures", f, fMost)
+	r, rMost := budget.GetMaxConsecutiveRefusals(), widest.GetMaxConsecutiveRefusals()
+	add(rMost > 0 && (r == 0 || r > rMost), "max_consecutive_refusals", r, rMost)
 	return all
 }
 

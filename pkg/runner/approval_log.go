@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
+	"github.com/runnerd/runnerd/pkg/runner/internal/runstate"
 )
 
 // approvalOfKey returns the approval id at the end of an ask/ key, 0 if there is none.
@@ -37,14 +38,16 @@ func (s *runService) approvalFromLog(ctx context.Context, agent, run string, id,
 		return nil, approvalNotFound(run, id)
 	}
 	approval.Agent = agent
-	call, err := s.runner.Event(ctx, run, requested)
-	if err != nil {
-		return nil, err
-	}
-	approval.ArgumentDigest = call.GetToolCallRequested().GetArgumentDigest()
-	approval.Annotations = call.GetToolCallRequested().GetAnnotations()
-	if approval.Rule == "" {
-		approval.Rule = call.GetToolCallRequested().GetRule()
+	if requested != 0 { // it is about a call
+		call, err := s.runner.Event(ctx, run, requested)
+		if err != nil {
+			return nil, err
+		}
+		approval.ArgumentDigest = call.GetToolCallRequested().GetArgumentDigest()
+		approval.Annotations = call.GetToolCallRequested().GetAnnotations()
+		if approval.Rule == "" {
+			approval.Rule = call.GetToolCallRequested().GetRule()
+		}
 	}
 	for ev, err := range s.runner.Events(ctx, run, max(id, closedAt-min(closedAt, 1))) {
 		if err != nil {
@@ -66,7 +69,8 @@ func approvalNotFound(run string, id uint64) *Error {
 	return errorf(runnerdv1.ErrorReason_ERROR_REASON_APPROVAL_NOT_FOUND, "run %q never opened an approval %d", run, id)
 }
 
-// opened returns the approval that an event opens, nil if it opens none, and the sequence of the request of the call.
+// opened returns the approval that an event opens, nil if it opens none, and the sequence of the request of the call, 0
+// if it is about none.
 func opened(ev *runnerdv1.Event) (approval *runnerdv1.Approval, requested uint64) {
 	approval = &runnerdv1.Approval{RunId: ev.GetRunId(), ApprovalId: ev.GetSequence(), OpenedAt: ev.GetTime()}
 	if p := ev.GetToolCallPendingApproval(); p != nil {
@@ -74,6 +78,15 @@ func opened(ev *runnerdv1.Event) (approval *runnerdv1.Approval, requested uint64
 		approval.CallId, approval.Host, approval.Tool = p.GetCallId(), p.GetHost(), p.GetTool()
 		approval.ApprovalDigest, approval.Rule, approval.ExpiresAt = p.GetApprovalDigest(), p.GetRule(), p.GetExpiresAt()
 		return approval, p.GetRequestedSequence()
+	}
+	if p := ev.GetBudgetConfirmationRequested(); p != nil {
+		approval.Kind, approval.Rule = runnerdv1.ApprovalKind_APPROVAL_KIND_BUDGET, runstate.ConfirmRule
+		approval.ApprovalDigest, approval.ExpiresAt = p.GetApprovalDigest(), p.GetExpiresAt()
+		approval.Budget = &runnerdv1.BudgetQuestion{
+			Level: p.GetLevel(), Percent: p.GetPercent(), CostNanocents: p.GetCostNanocents(),
+			CostCents: p.GetCostCents(), MaxCostCents: p.GetMaxCostCents(),
+		}
+		return approval, 0
 	}
 	p := ev.GetToolCallInDoubt()
 	if p.GetNext() != runnerdv1.InDoubtNext_IN_DOUBT_NEXT_ASK {
@@ -89,6 +102,8 @@ func opened(ev *runnerdv1.Event) (approval *runnerdv1.Approval, requested uint64
 // resolutionOf returns how an event closes an approval, nil if it closes none.
 func resolutionOf(ev *runnerdv1.Event) *runnerdv1.Resolution {
 	switch p := ev.GetPayload().(type) {
+	case *runnerdv1.Event_BudgetPrompt:
+		return p.BudgetPrompt.GetResolution()
 	case *runnerdv1.Event_ToolCallApproved:
 		return p.ToolCallApproved.GetResolution()
 	case *runnerdv1.Event_ToolCallDenied:
@@ -113,8 +128,11 @@ const (
 )
 
 // showArguments fills in what will run: the exact arguments of the call, from the event that requested it. In a list,
-// and over 3 MiB, that is their head and tail with a mark between.
+// and over 3 MiB, that is their head and tail with a mark between. An approval that is about no call has none.
 func (s *runService) showArguments(ctx context.Context, approval *runnerdv1.Approval, whole bool) error {
+	if approval.GetKind() == runnerdv1.ApprovalKind_APPROVAL_KIND_BUDGET {
+		return nil
+	}
 	run := approval.GetRunId()
 	opening, err := s.runner.Event(ctx, run, approval.GetApprovalId())
 	if err != nil {

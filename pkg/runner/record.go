@@ -172,7 +172,8 @@ func mustBeWritten(ev *runnerdv1.Event) bool {
 
 // changesApprovals reports whether an event opens or closes an approval.
 func changesApprovals(ev *runnerdv1.Event) bool {
-	if ev.GetToolCallPendingApproval() != nil || ev.GetToolCallInDoubt() != nil {
+	if ev.GetToolCallPendingApproval() != nil || ev.GetToolCallInDoubt() != nil ||
+		ev.GetBudgetConfirmationRequested() != nil || ev.GetBudgetPrompt() != nil {
 		return true
 	}
 	return ev.GetToolCallApproved() != nil || ev.GetToolCallDenied() != nil ||

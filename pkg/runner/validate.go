@@ -121,7 +121,7 @@ func isPlain(field protoreflect.FieldDescriptor) bool {
 }
 
 // widerThan names the fields of a budget that are wider than most, which is resolved: absent cost and duration, and a
-// duration or a number of failures of 0, mean that there is no limit. Absent fields of want inherit and are never wider.
+// duration or a number in a row of 0, mean that there is no limit. Absent fields of want inherit and are never wider.
 func widerThan(want, most *runnerdv1.Budget) []Violation {
 	var wider []Violation
 	check := func(field string, tooWide bool, limit any) {
@@ -142,9 +142,15 @@ func widerThan(want, most *runnerdv1.Budget) []Violation {
 	got, limit := want.GetMaxDuration().AsDuration(), most.GetMaxDuration().AsDuration()
 	check("max_duration", want.MaxDuration != nil && limit > 0 && (got == 0 || got > limit), limit)
 
-	inRow, mostInRow := want.GetMaxConsecutiveFailures(), most.GetMaxConsecutiveFailures()
-	check("max_consecutive_failures",
-		want.MaxConsecutiveFailures != nil && mostInRow > 0 && (inRow == 0 || inRow > mostInRow), mostInRow)
+	check("max_context_tokens",
+		most.MaxContextTokens != nil && want.GetMaxContextTokens() > most.GetMaxContextTokens(), most.GetMaxContextTokens())
+	inRow := func(field string, named bool, n, limit uint32) {
+		check(field, named && limit > 0 && (n == 0 || n > limit), limit)
+	}
+	inRow("max_consecutive_failures",
+		want.MaxConsecutiveFailures != nil, want.GetMaxConsecutiveFailures(), most.GetMaxConsecutiveFailures())
+	inRow("max_consecutive_refusals",
+		want.MaxConsecutiveRefusals != nil, want.GetMaxConsecutiveRefusals(), most.GetMaxConsecutiveRefusals())
 	return wider
 }
 

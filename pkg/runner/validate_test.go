@@ -282,7 +282,8 @@ func TestCheckBudget(t *testing.T) {
 	seconds := func(n int) *durationpb.Duration { return durationpb.New(time.Duration(n) * time.Second) }
 	most := &runnerdv1.Budget{
 		MaxIterations: proto.Uint32(10), MaxToolCalls: proto.Uint32(20), MaxCostCents: proto.Float64(50),
-		MaxDuration: seconds(60), MaxConsecutiveFailures: proto.Uint32(5),
+		MaxDuration: seconds(60), MaxConsecutiveFailures: proto.Uint32(5), MaxContextTokens: proto.Uint32(1000),
+		MaxConsecutiveRefusals: proto.Uint32(5),
 	}
 	unlimited := &runnerdv1.Budget{MaxIterations: proto.Uint32(10), MaxToolCalls: proto.Uint32(0), MaxConsecutiveFailures: proto.Uint32(0)}
 	for _, tt := range []struct {
@@ -303,6 +304,9 @@ func TestCheckBudget(t *testing.T) {
 		{"no limit of time", &runnerdv1.Budget{MaxDuration: seconds(0)}, most, "budget.max_duration"},
 		{"no limit of time where there is none", &runnerdv1.Budget{MaxDuration: seconds(0)}, unlimited, ""},
 		{"failures", &runnerdv1.Budget{MaxConsecutiveFailures: proto.Uint32(6)}, most, "budget.max_consecutive_failures"},
+		{"refusals", &runnerdv1.Budget{MaxConsecutiveRefusals: proto.Uint32(6)}, most, "budget.max_consecutive_refusals"},
+		{"refusals off", &runnerdv1.Budget{MaxConsecutiveRefusals: proto.Uint32(0)}, most, "budget.max_consecutive_refusals"},
+		{"context", &runnerdv1.Budget{MaxContextTokens: proto.Uint32(1001)}, most, "budget.max_context_tokens"},
 		{"failures off", &runnerdv1.Budget{MaxConsecutiveFailures: proto.Uint32(0)}, most, "budget.max_consecutive_failures"},
 		{"failures where they are off", &runnerdv1.Budget{MaxConsecutiveFailures: proto.Uint32(99)}, unlimited, ""},
 		{"two", &runnerdv1.Budget{MaxIterations: proto.Uint32(11), MaxToolCalls: proto.Uint32(21)}, most, "budget.max_iterations budget.max_tool_calls"},

@@ -19,8 +19,8 @@ const (
 // budgetLevels are the shares of the cost cap in percent at which people are warned, each once a run.
 var budgetLevels = [...]uint32{50, 80, confirmLevel, readOnlyLevel}
 
-// confirmRule is the rule that asks about the budget, as approvals show it.
-const confirmRule = "confirm_at_90"
+// ConfirmRule is the rule that asks about the budget, as approvals show it.
+const ConfirmRule = "confirm_at_90"
 
 // confirmStatus is where the question is whether the run may go on spending. It is asked at most once a run.
 type confirmStatus string
@@ -238,7 +238,7 @@ func (st *State) budgetApproval() *runnerdv1.Approval {
 	c := &st.ctl.Confirm
 	return &runnerdv1.Approval{
 		RunId: st.ctl.RunID, ApprovalId: c.Approval, Kind: runnerdv1.ApprovalKind_APPROVAL_KIND_BUDGET,
-		Agent: st.mem.started.GetAgent(), ApprovalDigest: c.Digest, Rule: confirmRule,
+		Agent: st.mem.started.GetAgent(), ApprovalDigest: c.Digest, Rule: ConfirmRule,
 		OpenedAt: timestamp(c.Opened), ExpiresAt: timestamp(c.Expires),
 		Budget: &runnerdv1.BudgetQuestion{
 			Level: confirmLevel, Percent: percent(c.Spent, nanocentsOf(c.MaxCents)), CostNanocents: c.Spent,

@@ -72,7 +72,21 @@ func describePayload(ev *runnerdv1.Event) string {
 	case *runnerdv1.Event_DecideRetried:
 		return fmt.Sprintf("attempt=%d %s at %s", p.DecideRetried.GetAttempt(), p.DecideRetried.GetCode(), seconds(p.DecideRetried.GetRetryAt()))
 	case *runnerdv1.Event_BudgetWarning:
-		return short(p.BudgetWarning.GetKind(), "BUDGET_WARNING_KIND")
+		w := p.BudgetWarning
+		if w.GetKind() == runnerdv1.BudgetWarningKind_BUDGET_WARNING_KIND_LEVEL {
+			return fmt.Sprintf("LEVEL %d %s", w.GetLevel(), spent(w))
+		}
+		return short(w.GetKind(), "BUDGET_WARNING_KIND")
+	case *runnerdv1.Event_BudgetReadOnlySuggested:
+		return spent(p.BudgetReadOnlySuggested)
+	case *runnerdv1.Event_BudgetConfirmationRequested:
+		q := p.BudgetConfirmationRequested
+		return fmt.Sprintf("%d %s%s", q.GetLevel(), spent(q), until(q.GetExpiresAt()))
+	case *runnerdv1.Event_BudgetPrompt:
+		return fmt.Sprintf("approved=%t %s%s", p.BudgetPrompt.GetApproved(), spent(p.BudgetPrompt), resolved(p.BudgetPrompt.GetResolution()))
+	case *runnerdv1.Event_ContextWarning:
+		w := p.ContextWarning
+		return fmt.Sprintf("%d of %d %.4g%%", w.GetTokens(), w.GetMaxContextTokens(), w.GetPercent())
 	case *runnerdv1.Event_InputRequested:
 		return fmt.Sprintf("%q", p.InputRequested.GetText())
 	case *runnerdv1.Event_InputReceived:
@@ -82,6 +96,16 @@ func describePayload(ev *runnerdv1.Event) string {
 	default:
 		return describeCall(ev)
 	}
+}
+
+// spent shows how far the cost has got.
+func spent(ev interface {
+	GetPercent() float64
+	GetCostCents() float64
+	GetMaxCostCents() float64
+},
+) string {
+	return fmt.Sprintf("%.4g%% %g/%g", ev.GetPercent(), ev.GetCostCents(), ev.GetMaxCostCents())
 }
 
 func describeCall(ev *runnerdv1.Event) string {

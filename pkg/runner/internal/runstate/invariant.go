@@ -35,11 +35,12 @@ const maxViolations = 100
 //	 2 legs open and close exactly once, and every event lies in one
 //	 3 each call of a decision is requested once, in order, and has exactly one outcome before the next iteration and
 //	   before the run is DONE
-//	 4 no call starts without its verdict's allow or an approval, out of turn, or in a run that is being ended
+//	 4 no call starts without its verdict's allow or an approval, out of turn, in a run that is being ended, or while a
+//	   person is asked about the budget or said no
 //	 5 the history only grows
 //	 6 cost and tokens never decrease, and totals are the sum of what the decisions brought
 //	 7 tool calls are those given at the start and those started, attempts not counted
-//	 8 each warning is given once
+//	 8 each warning is given once, of a level of the cost cap when it is reached
 //	 9 what ran is what was approved, by digest, once; every approval is closed exactly once, in time
 //	10 a closing event is what its stop reason says; after it comes only run_resumed, after a final one nothing
 //	11 folding the events is possible
@@ -79,7 +80,7 @@ type checker struct {
 	epoch     uint64
 
 	totals     *runnerdv1.UsageTotals
-	warned     map[runnerdv1.BudgetWarningKind]bool
+	budget     budgetCheck
 	toolCalls  uint32
 	maxHistory int
 
@@ -164,6 +165,7 @@ func (c *checker) iterationStarted(p *runnerdv1.IterationStarted) {
 	c.hold(c.stop == 0, 10, "an event follows the closing event of leg %d", c.leg)
 	c.hold(c.decide == 0, 3, "iteration %d has no decision", c.iteration)
 	c.hold(!c.cancelled, 4, "an iteration starts in a run that was cancelled")
+	c.mayGoOn("an iteration starts")
 	c.closeDecision()
 	c.iteration++
 	c.hold(p.GetIteration() == c.iteration, 2, "iteration %d follows %d", p.GetIteration(), c.iteration-1)
@@ -204,13 +206,18 @@ func (c *checker) payload(ev *runnerdv1.Event) {
 			"attempt %d of a Decide follows %d", p.DecideRetried.GetAttempt(), c.decide)
 		c.decide = int(p.DecideRetried.GetAttempt())
 	case *runnerdv1.Event_BudgetWarning:
-		kind := p.BudgetWarning.GetKind()
-		c.hold(!c.warned[kind], 8, "%s is given a second time", kind)
-		if c.warned == nil {
-			c.warned = make(map[runnerdv1.BudgetWarningKind]bool)
-		}
-		c.warned[kind] = true
+		c.budgetWarning(p.BudgetWarning)
+	case *runnerdv1.Event_BudgetReadOnlySuggested:
+		c.once("the suggestion to go read-only")
+		c.sameCost(p.BudgetReadOnlySuggested.GetCostNanocents())
+	case *runnerdv1.Event_ContextWarning:
+		c.once("the warning of the context")
+	case *runnerdv1.Event_BudgetConfirmationRequested:
+		c.budgetAsked(p.BudgetConfirmationRequested)
+	case *runnerdv1.Event_BudgetPrompt:
+		c.budgetAnswered(p.BudgetPrompt)
 	case *runnerdv1.Event_InputRequested:
+		c.mayGoOn("a question is asked")
 		c.hold(c.question == 0, 0, "the question %d is still open", c.question)
 		c.question = ev.GetSequence()
 	case *runnerdv1.Event_InputReceived:
@@ -241,6 +248,8 @@ func (c *checker) closed(reason runnerdv1.StopReason, outcome runnerdv1.Outcome,
 	c.hold(outcome == Outcome(reason) && category == Category(reason) && outcome != 0, 10,
 		"%s, %s do not follow from %s", outcome, category, reason)
 	c.closeDecision()
+	c.hold(!c.budget.approval.open(), 9, "approval %d is not closed", c.budget.approval.id)
+	c.hold(reason != runnerdv1.StopReason_STOP_REASON_BUDGET_DECLINED || c.budget.declined, 10, "nobody declined the budget")
 	c.sameTotals(totals)
 	c.stop = reason
 }

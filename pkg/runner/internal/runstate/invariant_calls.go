@@ -62,6 +62,9 @@ func (c *checker) closeDecision() {
 func (c *checker) pauseDecision(ids []uint64) {
 	c.allRequested()
 	var open []uint64
+	if c.budget.approval.open() {
+		open = append(open, c.budget.approval.id)
+	}
 	for i, call := range c.decision.calls {
 		c.hold(!call.progress, 3, "the run pauses while call %s is in progress", c.decision.ids[i])
 		if call.approval.open() {
@@ -157,9 +160,13 @@ func (c *checker) callPending(call *callCheck, p *runnerdv1.ToolCallPendingAppro
 	}
 }
 
-// resolve judges the closing of an approval.
+// resolve judges the closing of the approval of a call.
 func (c *checker) resolve(call *callCheck, r *runnerdv1.Resolution, verdict runnerdv1.ApprovalVerdict) {
-	a := call.approval
+	c.closeApproval(call.approval, r, verdict)
+}
+
+// closeApproval judges the closing of an approval.
+func (c *checker) closeApproval(a approvalCheck, r *runnerdv1.Resolution, verdict runnerdv1.ApprovalVerdict) {
 	if !a.open() || r.GetApprovalId() != a.id {
 		c.violate(9, "approval %d is closed and not open", r.GetApprovalId())
 		return
@@ -199,6 +206,7 @@ func (c *checker) callStarted(at int, call *callCheck, s *runnerdv1.ToolCallStar
 	key := fmt.Sprintf("%s/%s", c.run, r.GetCallId())
 	c.hold(s.GetIdempotencyKey() == key, 9, "call %s has the key %q", r.GetCallId(), s.GetIdempotencyKey())
 	c.hold(!c.cancelled, 4, "call %s starts in a run that was cancelled", r.GetCallId())
+	c.mayGoOn("call " + r.GetCallId() + " starts")
 	c.turn(at)
 	call.attempt, call.progress, call.approval = 1, true, approvalCheck{}
 	c.toolCalls++
@@ -301,6 +309,14 @@ func (c *checker) digests(ev *runnerdv1.Event) {
 		c.hold(st.approvalDigest(call, kind, at) == digest, 9, "the approval digest is not that of call %s", id)
 	}
 	switch p := ev.GetPayload().(type) {
+	case *runnerdv1.Event_BudgetConfirmationRequested:
+		q := p.BudgetConfirmationRequested
+		var expires time.Time
+		if q.GetExpiresAt() != nil {
+			expires = q.GetExpiresAt().AsTime()
+		}
+		c.hold(st.budgetDigest(q.GetCostNanocents(), q.GetMaxCostCents(), expires) == q.GetApprovalDigest(), 9,
+			"the approval digest is not that of the budget")
 	case *runnerdv1.Event_ToolCallRequested:
 		r := p.ToolCallRequested
 		sent := effectiveArguments(r)

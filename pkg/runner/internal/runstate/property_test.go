@@ -71,6 +71,10 @@ func newRandomRun(t *rapid.T) *randomRun {
 	} else {
 		spec.Budget.MaxCostCents = nil
 	}
+	spec.Budget.MaxConsecutiveRefusals = new(rapid.Uint32Range(0, 3).Draw(t, "max_refusals"))
+	spec.Budget.MaxContextTokens = new(rapid.SampledFrom([]uint32{200_000, 600, 200, 1}).Draw(t, "max_context"))
+	spec.ContextWarningPercent = rapid.SampledFrom([]uint32{60, 0, 1}).Draw(t, "context_warning")
+	spec.ConfirmAt_90 = rapid.Bool().Draw(t, "confirm")
 	spec.Approval.Mode = runnerdv1.ApprovalMode(pick("mode", runnerdv1.ApprovalMode_name))
 	spec.InDoubt = runnerdv1.InDoubtPolicy(pick("in_doubt", runnerdv1.InDoubtPolicy_name))
 	spec.OnDenial = runnerdv1.OnRefusal(pick("on_denial", runnerdv1.OnRefusal_name))
@@ -210,6 +214,7 @@ func (r *randomRun) resume() Fact {
 		budget := r.w.st.View().GetSpec().GetBudget()
 		f.Budget = &runnerdv1.Budget{
 			MaxIterations: new(budget.GetMaxIterations() + 3), MaxToolCalls: new(budget.GetMaxToolCalls() + 3),
+			MaxContextTokens: new(budget.GetMaxContextTokens() + 300),
 		}
 		if budget.MaxCostCents != nil {
 			f.Budget.MaxCostCents = new(budget.GetMaxCostCents() + 5)
@@ -316,6 +321,7 @@ func (r *randomRun) decision() *runnerdv1.Decision {
 		nil,
 		{},
 		{CostCents: new(1.0), InputTokens: proto.Int64(5)},
+		{CostCents: new(2.7), InputTokens: proto.Int64(150_000)},
 		{OutputTokens: proto.Int64(7), CachedInputTokens: proto.Int64(9)},
 		{CostCents: new(-1.0)},
 	}).Draw(t, "usage")

@@ -22,8 +22,9 @@ import (
 //
 //	start [mode=PAUSE] [in_doubt=ASK] [on_denial=FAIL] [on_question=BLOCK] [approval_for=GLOB] [parallel=N]
 //	      [max_iterations=N] [max_tool_calls=N] [max_cost_cents=N] [max_failures=N] [max_duration=D] [imported=N]
+//	      [max_refusals=N] [max_context_tokens=N] [confirm_at_90] [context_warning=PERCENT]
 //	pin
-//	decide [attempt=N] [cost=CENTS] [truncated]   input: "answer TEXT", "ask TEXT", or calls: "TOOL ARGUMENTS";
+//	decide [attempt=N] [cost=CENTS] [tokens=N] [truncated]   input: "answer TEXT", "ask TEXT", or calls: "TOOL ARGUMENTS";
 //	                                          cost=none: no usage
 //	broken [attempt=N]                        the Decide ended without a decision
 //	unreachable [attempt=N] [permanent]       the Decide ended with an error
@@ -33,7 +34,7 @@ import (
 //	approve ID [digest=X], deny ID, settle ID
 //	input TEXT [id=X]
 //	cancel MODE
-//	resume [max_iterations=N] [max_tool_calls=N] [max_cost_cents=N]
+//	resume [max_iterations=N] [max_tool_calls=N] [max_cost_cents=N] [max_context_tokens=N]
 //	restart [after=D]                         after that time, negative when the clock was set back
 //	tick D                                    time passes; then what the input lines say
 //	history                                   shows what the model remembers
@@ -199,7 +200,9 @@ func decisionFrom(t *testing.T, d *datadriven.TestData) *runnerdv1.Decision {
 		if err != nil {
 			d.Fatalf(t, "%v", err)
 		}
-		decision.Usage = &runnerdv1.Usage{CostCents: &cents, InputTokens: proto.Int64(10), OutputTokens: proto.Int64(1)}
+		tokens := 10
+		d.MaybeScanArgs(t, "tokens", &tokens)
+		decision.Usage = &runnerdv1.Usage{CostCents: &cents, InputTokens: proto.Int64(int64(tokens)), OutputTokens: proto.Int64(1)}
 	}
 	calls := &runnerdv1.ToolCalls{}
 	for line := range strings.Lines(d.Input) {
@@ -229,6 +232,10 @@ func specOf(t *testing.T, d *datadriven.TestData) *runnerdv1.RunSpec {
 	if arg, ok := d.Arg("approval_for"); ok {
 		spec.ApprovalFor = arg.Vals
 	}
+	spec.ConfirmAt_90 = d.HasArg("confirm_at_90")
+	percent := 0
+	d.MaybeScanArgs(t, "context_warning", &percent)
+	spec.ContextWarningPercent = uint32(percent)
 	parallel := int(spec.GetMaxParallelTools())
 	d.MaybeScanArgs(t, "parallel", &parallel)
 	spec.MaxParallelTools = uint32(parallel)
@@ -239,6 +246,7 @@ func budgetFrom(t *testing.T, d *datadriven.TestData, b *runnerdv1.Budget) {
 	t.Helper()
 	for name, field := range map[string]**uint32{
 		"max_iterations": &b.MaxIterations, "max_tool_calls": &b.MaxToolCalls, "max_failures": &b.MaxConsecutiveFailures,
+		"max_refusals": &b.MaxConsecutiveRefusals, "max_context_tokens": &b.MaxContextTokens,
 	} {
 		n := 0
 		if d.MaybeScanArgs(t, name, &n) {
