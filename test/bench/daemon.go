@@ -86,7 +86,7 @@ agents:
   %s:
     decide_service: stub
     tool_hosts: [stub]
-    budget: {max_iterations: 1000000, max_tool_calls: 1000000, max_cost_cents: 1000000}
+    budget: {max_iterations: 1000000, max_tool_calls: 1000000, max_cost_cents: 1000000, max_context_tokens: 1000000}
 `, b.decide.address, b.tools.address, agentName)
 }
 

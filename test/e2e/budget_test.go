@@ -48,6 +48,8 @@ func TestBudget(t *testing.T) {
 			"budget.max_tool_calls":           {MaxToolCalls: proto.Uint32(1_000_001)},
 			"budget.max_duration":             {MaxDuration: durationpb.New(-time.Second)},
 			"budget.max_consecutive_failures": {MaxConsecutiveFailures: proto.Uint32(1_000_001)},
+			"budget.max_consecutive_refusals": {MaxConsecutiveRefusals: proto.Uint32(1_000_001)},
+			"budget.max_context_tokens":       {MaxContextTokens: proto.Uint32(0)},
 		} {
 			w.refuses(t, b, "INVALID_REQUEST", field)
 		}
@@ -56,6 +58,8 @@ func TestBudget(t *testing.T) {
 			"budget.max_cost_cents":           {MaxCostCents: new(100.01)},
 			"budget.max_tool_calls":           {MaxToolCalls: proto.Uint32(26)},
 			"budget.max_consecutive_failures": {MaxConsecutiveFailures: proto.Uint32(0)}, // off is the widest
+			"budget.max_consecutive_refusals": {MaxConsecutiveRefusals: proto.Uint32(0)},
+			"budget.max_context_tokens":       {MaxContextTokens: proto.Uint32(200_001)},
 		} {
 			w.refuses(t, b, "BUDGET_TOO_WIDE", field)
 		}

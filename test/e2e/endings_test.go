@@ -78,6 +78,15 @@ var endings = map[string]ending{
 		reason: runnerdv1.StopReason_STOP_REASON_MAX_DURATION, status: "failed:budget_exceeded",
 		outcome: runnerdv1.Outcome_OUTCOME_INCOMPLETE, resumable: true,
 	},
+	"MAX_CONTEXT": {
+		play:   done("std", harness.Steps(harness.Answer("done")), budget(&runnerdv1.Budget{MaxContextTokens: proto.Uint32(1)})),
+		reason: runnerdv1.StopReason_STOP_REASON_MAX_CONTEXT, status: "failed:budget_exceeded",
+		outcome: runnerdv1.Outcome_OUTCOME_INCOMPLETE, resumable: true,
+	},
+	"BUDGET_DECLINED": {
+		play:   done("confirms", harness.Forever(harness.Costing(harness.Calls("look", "{}"), 95, 1, 1)), mode(denyMode)),
+		reason: runnerdv1.StopReason_STOP_REASON_BUDGET_DECLINED, status: "failed:system", outcome: runnerdv1.Outcome_OUTCOME_CANCELLED,
+	},
 	"MAX_FAILURES": {
 		play:   done("std", harness.Forever(harness.Calls("look", "{}")), calls(harness.ToolError("no"))),
 		reason: runnerdv1.StopReason_STOP_REASON_MAX_FAILURES, status: "failed:model_logic",

@@ -151,7 +151,9 @@ func TestResults(t *testing.T) {
 				return harness.Send(s, harness.Answer("done"))
 			}
 			return harness.Send(s, harness.Calls(round...))
-		}, give(&runnerdv1.ToolResult{Text: strings.Repeat("x", mostShown-1)}), budget(&runnerdv1.Budget{MaxToolCalls: proto.Uint32(1000)}))
+		}, give(&runnerdv1.ToolResult{Text: strings.Repeat("x", mostShown-1)}), budget(&runnerdv1.Budget{
+			MaxToolCalls: proto.Uint32(1000), MaxContextTokens: proto.Uint32(1_000_000),
+		}))
 		ended(t, w.Done(t, run), runnerdv1.StopReason_STOP_REASON_COMPLETED, "completed")
 		equal(t, "calls", len(w.hands.Calls(run)), 200)
 		w.readable(t, run)

@@ -82,9 +82,11 @@ func newWorld() (*world, error) {
 			"wide": agent(func(a *configv1.Agent) {
 				a.BudgetMax = &runnerdv1.Budget{
 					MaxIterations: proto.Uint32(1000), MaxToolCalls: proto.Uint32(1000), MaxCostCents: new(1e9),
-					MaxConsecutiveFailures: proto.Uint32(0),
+					MaxConsecutiveFailures: proto.Uint32(0), MaxContextTokens: proto.Uint32(1_000_000),
 				}
 			}),
+			"confirms": agent(func(a *configv1.Agent) { a.ConfirmAt_90 = true }),
+			"unwarned": agent(func(a *configv1.Agent) { a.ContextWarningPercent = proto.Uint32(0) }),
 			"timed": agent(func(a *configv1.Agent) {
 				a.Budget = &runnerdv1.Budget{MaxDuration: second}
 				a.BudgetMax = &runnerdv1.Budget{MaxDuration: durationpb.New(time.Hour)}

@@ -190,6 +190,7 @@ func newWorld(t *testing.T, all []*recording, kills int) *world {
 				Budget: &runnerdv1.Budget{ // the limits are not what is replayed
 					MaxIterations: proto.Uint32(1000), MaxToolCalls: proto.Uint32(1000),
 					MaxCostCents: new(1e6), MaxConsecutiveFailures: proto.Uint32(0),
+					MaxConsecutiveRefusals: proto.Uint32(0), MaxContextTokens: proto.Uint32(1_000_000),
 				},
 			}
 			agents[key] = run

@@ -232,6 +232,64 @@ var broken = []struct {
 		i, ev := h.nth("budget_warning", 1)
 		h.insert(i, ev)
 	}},
+	{"a level is warned of twice", 8, false, "budget", func(h *history) {
+		i, ev := h.nth("budget_warning", 1)
+		h.insert(i, ev)
+	}},
+	{"a level is warned of that was not reached", 8, false, "budget", func(h *history) {
+		h.first("budget_warning").GetBudgetWarning().Level = 80
+	}},
+	{"read-only is suggested twice", 8, false, "budget", func(h *history) {
+		i, ev := h.nth("budget_read_only_suggested", 1)
+		h.insert(i, ev)
+	}},
+	{"the context is warned of twice", 8, false, "budget", func(h *history) {
+		i, ev := h.nth("context_warning", 1)
+		h.insert(i, ev)
+	}},
+	{"another cost is warned of", 6, false, "budget", func(h *history) {
+		h.first("budget_warning").GetBudgetWarning().CostNanocents++
+	}},
+	{"a call starts while the budget is asked about", 4, false, "budget", func(h *history) {
+		i, _ := h.nth("budget_prompt", 1)
+		h.events[i].Payload, h.events[i+1].Payload = h.events[i+1].GetPayload(), h.events[i].GetPayload()
+	}},
+	{"a call starts after a no", 4, false, "budget", func(h *history) {
+		p := h.first("budget_prompt").GetBudgetPrompt()
+		p.Approved, p.Resolution.Verdict = false, deny
+	}},
+	{"the budget is not answered", 9, false, "budget", func(h *history) {
+		i, _ := h.nth("budget_prompt", 1)
+		h.drop(i)
+	}},
+	{"the budget is answered twice", 9, false, "budget", func(h *history) {
+		i, ev := h.nth("budget_prompt", 1)
+		h.insert(i, ev)
+	}},
+	{"the budget is asked about twice", 9, false, "budget", func(h *history) {
+		i, _ := h.nth("budget_prompt", 1)
+		h.insert(i, h.first("budget_confirmation_requested"))
+	}},
+	{"the budget is answered too late", 9, false, "budget", func(h *history) {
+		i, _ := h.nth("budget_prompt", 1)
+		h.later(i, time.Hour)
+	}},
+	{"the budget is agreed to by nobody", 9, false, "budget", func(h *history) {
+		h.first("budget_prompt").Principal = ""
+	}},
+	{"another digest of the budget is approved", 9, false, "budget", func(h *history) {
+		h.first("budget_prompt").GetBudgetPrompt().GetResolution().ApprovalDigest = "k:00"
+	}},
+	{"what was asked about the budget is changed", 9, true, "budget", func(h *history) {
+		h.first("budget_confirmation_requested").GetBudgetConfirmationRequested().MaxCostCents = 7
+	}},
+	{"the run ends declined and nobody declined", 10, false, "budget", func(h *history) {
+		h.last().Payload = &runnerdv1.Event_RunFailed{RunFailed: &runnerdv1.RunFailed{
+			StopReason: runnerdv1.StopReason_STOP_REASON_BUDGET_DECLINED, Outcome: runnerdv1.Outcome_OUTCOME_CANCELLED,
+			Category: runnerdv1.Category_CATEGORY_SYSTEM,
+		}}
+		h.last().Type = typeOf(h.last())
+	}},
 
 	{"another digest is approved", 9, false, "", func(h *history) {
 		h.first("tool_call_approved").GetToolCallApproved().GetResolution().ApprovalDigest = "k:00"

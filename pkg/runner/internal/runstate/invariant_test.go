@@ -113,9 +113,32 @@ func pausedHistory(t *testing.T) *world {
 	return w
 }
 
+// budgetHistory is a run that was warned of everything, and that a person let go on with nearly all spent.
+func budgetHistory(t *testing.T) *world {
+	t.Helper()
+	spec := newSpec()
+	spec.ConfirmAt_90, spec.ContextWarningPercent = true, 60
+	spec.Budget.MaxCostCents, spec.Budget.MaxContextTokens = proto.Float64(1), proto.Uint32(1000)
+	w := newWorld(t, spec)
+	w.start()
+	w.do(Pinned{Catalogue: newCatalogue()})
+	w.do(w.decided("read"))
+	w.finish("1.1", 1)
+	last := w.decided("write")
+	last.Decision.Usage.InputTokens = proto.Int64(700)
+	w.do(last)
+	w.now = w.now.Add(time.Minute)
+	w.do(w.vote(w.open(), approve))
+	w.finish("2.1", 1)
+	done := w.decision(answerDecision("done"))
+	done.Decision.Usage.CostCents = proto.Float64(0)
+	w.do(done)
+	return w
+}
+
 func histories(t *testing.T) map[string]*world {
 	t.Helper()
-	return map[string]*world{"long": longHistory(t), "paused": pausedHistory(t)}
+	return map[string]*world{"long": longHistory(t), "paused": pausedHistory(t), "budget": budgetHistory(t)}
 }
 
 func TestCheckAcceptsGoodHistories(t *testing.T) {
