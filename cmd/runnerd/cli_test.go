@@ -56,6 +56,7 @@ func TestRunTakesEverythingARequestHas(t *testing.T) {
 		"run", "-o", "json", "-f", task, "--context", "-", "--metadata", `{"ticket":7}`, "-l", "repo=runnerd", "-l", "team=a=b",
 		"--kind", "investigate", "--model", "m", "--effort", "high", "--approval", "pause", "--approval-timeout", "1m",
 		"--max-iterations", "7", "--max-tool-calls", "8", "--max-cost-cents", "0.5", "--max-duration", "1m", "--max-failures", "2",
+		"--max-refusals", "3", "--max-context-tokens", "1000",
 	).must(t, exitOK)
 	run := messages(t, r.out, newRun)[0]
 	b := run.GetSpec().GetBudget()
@@ -68,7 +69,8 @@ func TestRunTakesEverythingARequestHas(t *testing.T) {
 		"approval": run.GetSpec().GetApproval().GetMode() == runnerdv1.ApprovalMode_APPROVAL_MODE_PAUSE &&
 			run.GetSpec().GetApproval().GetTimeout().GetSeconds() == 60,
 		"budget": b.GetMaxIterations() == 7 && b.GetMaxToolCalls() == 8 && b.GetMaxCostCents() == 0.5 &&
-			b.GetMaxDuration().GetSeconds() == 60 && b.GetMaxConsecutiveFailures() == 2,
+			b.GetMaxDuration().GetSeconds() == 60 && b.GetMaxConsecutiveFailures() == 2 &&
+			b.GetMaxConsecutiveRefusals() == 3 && b.GetMaxContextTokens() == 1000,
 	} {
 		if !ok {
 			t.Errorf("%s did not arrive: %v", what, run)

@@ -239,3 +239,30 @@ func TestSignalsAreShownOnOneLine(t *testing.T) {
 		t.Errorf("elsewhere: got %q, want %q", got, want)
 	}
 }
+
+// A question about the budget is shown with what was spent, and is about no call.
+func TestBudgetQuestionsAreShown(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	p := testProgram(&out, &out, nil)
+	a := &runnerdv1.Approval{
+		RunId: "3f2a", ApprovalId: 9, Kind: runnerdv1.ApprovalKind_APPROVAL_KIND_BUDGET, Rule: "confirm_at_90",
+		Budget: &runnerdv1.BudgetQuestion{Level: 90, Percent: 92.5, CostNanocents: 92_500_000_000, MaxCostCents: 100},
+	}
+	run := &runnerdv1.Run{
+		RunId: "3f2a", WarnedLevels: []uint32{50, 80, 90}, ConsecutiveRefusals: 2, ContextTokens: 150_000,
+		ContextZone: runnerdv1.ContextZone_CONTEXT_ZONE_YELLOW, Approvals: []*runnerdv1.Approval{a},
+		Spec: &runnerdv1.RunSpec{Budget: &runnerdv1.Budget{MaxContextTokens: new(uint32(200_000))}},
+	}
+	if err := p.printRun(&out, run, style{}); err != nil {
+		t.Fatal(err)
+	}
+	a.Verdict = runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_DENY
+	out.WriteString(verdictText(a))
+	for _, want := range []string{
+		"90 %", "150000 of 200000 tokens, yellow", "92.50 ¢ of 100.00 ¢ spent (92.5 %); approve: go on, deny: end the run",
+		"asked by confirm_at_90", "runnerd approve 3f2a 9", "denied to go on: 92.50 ¢ of 100.00 ¢ spent (92.5 %) (run 3f2a, approval 9",
+	} {
+		has(t, out.String(), want)
+	}
+}

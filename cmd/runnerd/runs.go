@@ -181,6 +181,9 @@ func (p *program) printRun(w io.Writer, run *runnerdv1.Run, style style) error {
 	if run.GetContextTokens() > 0 {
 		row("context", contextText(run))
 	}
+	if levels := run.GetWarnedLevels(); len(levels) > 0 {
+		row("warned of cost at", fmt.Sprintf("%d %%", levels[len(levels)-1]))
+	}
 	if n := run.GetConsecutiveRefusals(); n > 0 {
 		row("refused in a row", fmt.Sprint(n))
 	}

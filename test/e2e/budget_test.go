@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -195,17 +196,26 @@ func TestBudget(t *testing.T) {
 
 	t.Run("E-20 several limits at once: the first of the list wins", func(t *testing.T) {
 		t.Parallel()
-		// One decision that fails, costs too much and is the last: its iteration, its cost, its failures.
+		// One decision that fails, costs too much and is the last: its iteration, its cost, its context, its failures.
 		bad := harness.Forever(harness.Costing(harness.Calls("nothing", "{}"), 2, 1, 1))
-		limits := func(iterations uint32, cost float64) with {
+		var first, none uint32 // tokens of the first request
+		small := w.Done(t, w.play(t, "std", bad, budget(&runnerdv1.Budget{MaxContextTokens: proto.Uint32(1)}))).GetErrorMessage()
+		_, numbers, _ := strings.Cut(small, "about ")
+		if _, err := fmt.Sscanf(numbers, "%d tokens of %d", &first, &none); err != nil {
+			t.Fatalf("%q: %v", small, err)
+		}
+		first += 15
+		limits := func(iterations uint32, cost float64, context uint32) with {
 			return budget(&runnerdv1.Budget{
 				MaxIterations: new(iterations), MaxCostCents: new(cost), MaxConsecutiveFailures: proto.Uint32(1),
+				MaxContextTokens: new(context),
 			})
 		}
 		for reason, limit := range map[runnerdv1.StopReason]with{
-			runnerdv1.StopReason_STOP_REASON_MAX_ITERATIONS: limits(1, 1),
-			runnerdv1.StopReason_STOP_REASON_MAX_COST:       limits(2, 1),
-			runnerdv1.StopReason_STOP_REASON_MAX_FAILURES:   limits(2, 2),
+			runnerdv1.StopReason_STOP_REASON_MAX_ITERATIONS: limits(1, 1, first),
+			runnerdv1.StopReason_STOP_REASON_MAX_COST:       limits(2, 1, first),
+			runnerdv1.StopReason_STOP_REASON_MAX_CONTEXT:    limits(2, 2, first),
+			runnerdv1.StopReason_STOP_REASON_MAX_FAILURES:   limits(2, 2, 200_000),
 		} {
 			equal(t, "stop reason", w.Done(t, w.play(t, "std", bad, limit)).GetStopReason(), reason)
 		}

@@ -32,6 +32,7 @@ type Catalogue struct {
 	names   []string         // in the order offered
 	getCall map[string]bool  // by host
 	offered []*runnerdv1.OfferedTool
+	size    int // of the offered tools in a request, in bytes
 }
 
 // Tool is one tool of a catalogue. The message it holds must not be changed.
@@ -62,6 +63,7 @@ func NewCatalogue(pb *runnerdv1.Catalogue) *Catalogue {
 			compiled: sync.OnceValues(func() (*argumentSchema, error) { return compileSchema(tool.GetInputSchemaJson()) }),
 		}
 	}
+	c.size = proto.Size(&runnerdv1.DecideRequest{Tools: c.offered})
 	for _, host := range pb.GetHostsWithGetCall() {
 		c.getCall[host] = true
 	}

@@ -50,7 +50,8 @@ func (st *State) overContext(limit uint32) bool {
 // for: without token, deadline and the small artifacts that ride along.
 func (st *State) nextRequest() int64 {
 	req, fetch := st.requestFrame()
-	size := proto.Size(req)
+	req.Tools = nil // they are measured once for all requests
+	size := st.env.Catalogue.size + proto.Size(req)
 	for _, f := range fetch {
 		size += int(f.Ref.GetSize())
 	}

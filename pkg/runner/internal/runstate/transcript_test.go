@@ -202,7 +202,7 @@ func decisionFrom(t *testing.T, d *datadriven.TestData) *runnerdv1.Decision {
 		}
 		tokens := 10
 		d.MaybeScanArgs(t, "tokens", &tokens)
-		decision.Usage = &runnerdv1.Usage{CostCents: &cents, InputTokens: proto.Int64(int64(tokens)), OutputTokens: proto.Int64(1)}
+		decision.Usage = &runnerdv1.Usage{CostCents: &cents, InputTokens: new(int64(tokens)), OutputTokens: proto.Int64(1)}
 	}
 	calls := &runnerdv1.ToolCalls{}
 	for line := range strings.Lines(d.Input) {
