@@ -57,6 +57,7 @@ func play(t *testing.T, p peer) {
 		ToolHosts:      map[string]*configv1.ToolHost{"till": {Address: p.serve(t)}},
 		Agents: map[string]*configv1.Agent{"cashier": {
 			DecideService: "brain", ToolHosts: []string{"till"}, ApprovalFor: []string{"charge"},
+			ContextWarningPercent: new(uint32(0)), // the tokens are a big number here, and not a full context
 		}},
 	})
 	run := d.RunID(t)
