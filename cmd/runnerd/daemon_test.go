@@ -30,11 +30,11 @@ agents:
     tool_hosts: [demo]
     budget_max: {max_iterations: 100, max_tool_calls: 100}
     approval: {modes: [wait, pause, deny]}
-    approval_for: [announce]
+    policy: {approval_for: [announce]}
   strict:
     decide_service: demo
     tool_hosts: [demo]
-    approval_for: [announce]
+    policy: {approval_for: [announce]}
     on_denial: fail
     on_question: block
 `

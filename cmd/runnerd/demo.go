@@ -120,7 +120,7 @@ agents:
   surveyor:
     decide_service: brain
     tool_hosts: [files]
-    approval_for: ["write_*"]
+    policy: {approval_for: ["write_*"]}
 `
 
 // run is the whole demonstration.

@@ -83,9 +83,9 @@ func checkAgent(at fieldPath, cfg *configv1.Config, agent *configv1.Agent) []*pr
 				name, instead(slices.Collect(maps.Keys(cfg.ToolHosts)))))
 		}
 	}
-	for i, glob := range agent.GetApprovalFor() {
+	for i, glob := range agent.GetPolicy().GetApprovalFor() {
 		if !doublestar.ValidatePattern(strings.TrimPrefix(glob, "tool:")) {
-			all = append(all, at.index("approval_for", i).violation("glob", "%q is not a glob", glob))
+			all = append(all, at.field("policy").index("approval_for", i).violation("glob", "%q is not a glob", glob))
 		}
 	}
 	return append(all, checkBudgets(at, agent)...)

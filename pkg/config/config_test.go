@@ -72,7 +72,7 @@ func TestLoadReadsEveryField(t *testing.T) {
 		Approval: &runnerdv1.ApprovalSettings{
 			Mode: runnerdv1.ApprovalMode_APPROVAL_MODE_PAUSE, Timeout: durationpb.New(10 * time.Minute),
 		},
-		ApprovalFor:      []string{"git_push*", "tool:deploy_*"},
+		Policy:      []*runnerdv1.PolicyLayer{{Name: "agent", ApprovalFor: []string{"git_push*", "tool:deploy_*"}}},
 		OnDenial:         runnerdv1.OnRefusal_ON_REFUSAL_FAIL,
 		OnBlock:          runnerdv1.OnRefusal_ON_REFUSAL_FAIL,
 		OnQuestion:       runnerdv1.OnQuestion_ON_QUESTION_BLOCK,
@@ -220,7 +220,7 @@ tool_hosts: {git: {address: "x:2"}}
 		"no service":             {agents + "agents:\n  a:\n    tool_hosts: [git]", nil, []string{`:6:5 agents["a"].decide_service: must be at least 1`}},
 		"no such host":           {agents + "agents:\n  a:\n    decide_service: model\n    tool_hosts:\n    - git\n    - gti", nil, []string{`:9:7 agents["a"].tool_hosts[1]: no tool host "gti"`}},
 		"host twice":             {agents + "agents:\n  a:\n    decide_service: model\n    tool_hosts: [git, git]", nil, []string{`:7:17 agents["a"].tool_hosts`}},
-		"glob":                   {agents + "agents:\n  a:\n    decide_service: model\n    approval_for: ['ok*', '[x']", nil, []string{`:7:27 agents["a"].approval_for[1]: "[x" is not a glob`}},
+		"glob":                   {agents + "agents:\n  a:\n    decide_service: model\n    policy: {approval_for: ['ok*', '[x']}", nil, []string{`:7:36 agents["a"].policy.approval_for[1]: "[x" is not a glob`}},
 		"budget over its max":    {agents + "agents:\n  a:\n    decide_service: model\n    budget: {max_tool_calls: 50}\n    budget_max:\n      max_tool_calls: 40", nil, []string{`:7:30 agents["a"].budget.max_tool_calls: is over budget_max, which is 40`}},
 		"max below the default":  {agents + "agents:\n  a:\n    decide_service: model\n    budget_max:\n      max_iterations: 10", nil, []string{`:8:23 agents["a"].budget_max.max_iterations: is below the default budget, which is 25`}},
 		"no limit over a limit":  {agents + "agents:\n  a:\n    decide_service: model\n    budget_max: {max_duration: 1h}", nil, []string{`:7:32 agents["a"].budget_max.max_duration: is below the default budget, which is no limit`}},

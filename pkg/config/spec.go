@@ -68,7 +68,7 @@ func Spec(name string, agent *configv1.Agent) *runnerdv1.RunSpec {
 			Mode:    ApprovalModes(agent)[0],
 			Timeout: orDuration(agent.GetApproval().GetTimeout(), DefaultApprovalTimeout),
 		},
-		ApprovalFor:      agent.GetApprovalFor(),
+		Policy:           []*runnerdv1.PolicyLayer{{Name: "agent", ApprovalFor: agent.GetPolicy().GetApprovalFor()}},
 		OnDenial:         onRefusal[agent.GetOnDenial()],
 		OnBlock:          onRefusal[agent.GetOnBlock()],
 		OnQuestion:       onQuestion[agent.GetOnQuestion()],

@@ -185,7 +185,7 @@ func demoAgent(name string) *Agent {
 			Approval: &runnerdv1.ApprovalSettings{
 				Mode: runnerdv1.ApprovalMode_APPROVAL_MODE_WAIT, Timeout: durationpb.New(time.Hour),
 			},
-			ApprovalFor: []string{"deploy"}, InDoubt: runnerdv1.InDoubtPolicy_IN_DOUBT_POLICY_ASK,
+			Policy: []*runnerdv1.PolicyLayer{{Name: "agent", ApprovalFor: []string{"deploy"}}}, InDoubt: runnerdv1.InDoubtPolicy_IN_DOUBT_POLICY_ASK,
 			DecideTimeout: durationpb.New(4 * time.Minute), DecidePatience: durationpb.New(5 * time.Minute),
 			MaxParallelTools: 4, MaxResultBytes: 16 << 20,
 		},

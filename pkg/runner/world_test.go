@@ -138,7 +138,7 @@ func testAgent() *Agent {
 				MaxIterations: new(uint32(200)), MaxToolCalls: new(uint32(1000)), MaxConsecutiveFailures: new(uint32(5)),
 			},
 			Approval:    &runnerdv1.ApprovalSettings{Mode: runnerdv1.ApprovalMode_APPROVAL_MODE_WAIT, Timeout: durationpb.New(time.Hour)},
-			ApprovalFor: []string{"ask"}, DecideTimeout: durationpb.New(4 * time.Minute),
+			Policy: []*runnerdv1.PolicyLayer{{Name: "agent", ApprovalFor: []string{"ask"}}}, DecideTimeout: durationpb.New(4 * time.Minute),
 			DecidePatience: durationpb.New(time.Minute), MaxParallelTools: 4, MaxResultBytes: 16 << 20,
 		},
 		Hosts:       []HostConfig{{Name: "hands"}},

@@ -58,7 +58,7 @@ func newWorld() (*world, error) {
 	}
 	agent := func(change func(*configv1.Agent)) *configv1.Agent {
 		a := &configv1.Agent{
-			DecideService: "brain", ToolHosts: []string{"hands"}, ApprovalFor: []string{"deploy_*"},
+			DecideService: "brain", ToolHosts: []string{"hands"}, Policy: &configv1.Policy{Mode: "allow", ApprovalFor: []string{"deploy_*"}},
 			Approval: &configv1.Approval{Modes: []string{"wait", "pause", "deny"}},
 		}
 		if change != nil {
@@ -106,7 +106,7 @@ func newWorld() (*world, error) {
 			"two":     agent(func(a *configv1.Agent) { a.ToolHosts = []string{"other", "hands"} }),
 			"partial": agent(func(a *configv1.Agent) { a.ToolHosts = []string{"nowhere", "hands"} }),
 			"prefixed": agent(func(a *configv1.Agent) {
-				a.ApprovalFor = []string{"tool:deploy*", "boo?"}
+				a.Policy.ApprovalFor = []string{"tool:deploy*", "boo?"}
 			}),
 			"small": agent(func(a *configv1.Agent) { a.MaxResultBytes = proto.Uint64(1 << 20) }),
 		},

@@ -62,7 +62,7 @@ func newLoad(seed uint64) (*load, *configv1.Config, error) {
 	}
 	agent := func(inDoubt string) *configv1.Agent {
 		return &configv1.Agent{
-			DecideService: "brain", ToolHosts: []string{"hands"}, ApprovalFor: []string{"deploy_*"}, InDoubt: inDoubt,
+			DecideService: "brain", ToolHosts: []string{"hands"}, Policy: &configv1.Policy{Mode: "allow", ApprovalFor: []string{"deploy_*"}}, InDoubt: inDoubt,
 			Budget: &runnerdv1.Budget{ // the kills are not to end runs
 				MaxIterations: proto.Uint32(1000), MaxToolCalls: proto.Uint32(1000), MaxConsecutiveFailures: proto.Uint32(0),
 				MaxConsecutiveRefusals: proto.Uint32(0), MaxContextTokens: proto.Uint32(1_000_000),

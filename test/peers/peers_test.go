@@ -56,7 +56,7 @@ func play(t *testing.T, p peer) {
 		DecideServices: map[string]*configv1.DecideService{"brain": {Address: brain.Addr}},
 		ToolHosts:      map[string]*configv1.ToolHost{"till": {Address: p.serve(t)}},
 		Agents: map[string]*configv1.Agent{"cashier": {
-			DecideService: "brain", ToolHosts: []string{"till"}, ApprovalFor: []string{"charge"},
+			DecideService: "brain", ToolHosts: []string{"till"}, Policy: &configv1.Policy{Mode: "allow", ApprovalFor: []string{"charge"}},
 			ContextWarningPercent: new(uint32(0)), // the tokens are a big number here, and not a full context
 		}},
 	})

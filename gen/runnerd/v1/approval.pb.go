@@ -194,7 +194,61 @@ func (ApprovalVerdict) EnumDescriptor() ([]byte, []int) {
 	return file_runnerd_v1_approval_proto_rawDescGZIP(), []int{2}
 }
 
-// Via is how an approval was closed.
+// GrantScope is what a grant lets pass without asking again.
+type GrantScope int32
+
+const (
+	// No grant.
+	GrantScope_GRANT_SCOPE_UNSPECIFIED GrantScope = 0
+	// Every call of the same tool of the same host.
+	GrantScope_GRANT_SCOPE_RUN_TOOL GrantScope = 1
+	// Calls of the same tool of the same host whose command line is one command of the same program, without shell
+	// operators.
+	GrantScope_GRANT_SCOPE_RUN_PREFIX GrantScope = 2
+)
+
+// Enum value maps for GrantScope.
+var (
+	GrantScope_name = map[int32]string{
+		0: "GRANT_SCOPE_UNSPECIFIED",
+		1: "GRANT_SCOPE_RUN_TOOL",
+		2: "GRANT_SCOPE_RUN_PREFIX",
+	}
+	GrantScope_value = map[string]int32{
+		"GRANT_SCOPE_UNSPECIFIED": 0,
+		"GRANT_SCOPE_RUN_TOOL":    1,
+		"GRANT_SCOPE_RUN_PREFIX":  2,
+	}
+)
+
+func (x GrantScope) Enum() *GrantScope {
+	p := new(GrantScope)
+	*p = x
+	return p
+}
+
+func (x GrantScope) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (GrantScope) Descriptor() protoreflect.EnumDescriptor {
+	return file_runnerd_v1_approval_proto_enumTypes[3].Descriptor()
+}
+
+func (GrantScope) Type() protoreflect.EnumType {
+	return &file_runnerd_v1_approval_proto_enumTypes[3]
+}
+
+func (x GrantScope) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use GrantScope.Descriptor instead.
+func (GrantScope) EnumDescriptor() ([]byte, []int) {
+	return file_runnerd_v1_approval_proto_rawDescGZIP(), []int{3}
+}
+
+// Via is how an approval was closed, or why a call that must be asked was not.
 type Via int32
 
 const (
@@ -202,7 +256,9 @@ const (
 	Via_VIA_UNSPECIFIED Via = 0
 	// An authenticated person answered.
 	Via_VIA_HUMAN Via = 1
-	// Nobody is there to be asked (approval mode DENY).
+	// A grant of the run covers the call.
+	Via_VIA_GRANT Via = 2
+	// Approved: auto mode covers the call. Denied: nobody is there to be asked (approval mode DENY).
 	Via_VIA_AUTO Via = 3
 	// The deadline passed: denied.
 	Via_VIA_TIMEOUT Via = 4
@@ -215,6 +271,7 @@ var (
 	Via_name = map[int32]string{
 		0: "VIA_UNSPECIFIED",
 		1: "VIA_HUMAN",
+		2: "VIA_GRANT",
 		3: "VIA_AUTO",
 		4: "VIA_TIMEOUT",
 		5: "VIA_CANCEL",
@@ -222,6 +279,7 @@ var (
 	Via_value = map[string]int32{
 		"VIA_UNSPECIFIED": 0,
 		"VIA_HUMAN":       1,
+		"VIA_GRANT":       2,
 		"VIA_AUTO":        3,
 		"VIA_TIMEOUT":     4,
 		"VIA_CANCEL":      5,
@@ -239,11 +297,11 @@ func (x Via) String() string {
 }
 
 func (Via) Descriptor() protoreflect.EnumDescriptor {
-	return file_runnerd_v1_approval_proto_enumTypes[3].Descriptor()
+	return file_runnerd_v1_approval_proto_enumTypes[4].Descriptor()
 }
 
 func (Via) Type() protoreflect.EnumType {
-	return &file_runnerd_v1_approval_proto_enumTypes[3]
+	return &file_runnerd_v1_approval_proto_enumTypes[4]
 }
 
 func (x Via) Number() protoreflect.EnumNumber {
@@ -252,7 +310,7 @@ func (x Via) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Via.Descriptor instead.
 func (Via) EnumDescriptor() ([]byte, []int) {
-	return file_runnerd_v1_approval_proto_rawDescGZIP(), []int{3}
+	return file_runnerd_v1_approval_proto_rawDescGZIP(), []int{4}
 }
 
 // LostCause is why the outcome of an attempt is not known, or why an attempt is made again.
@@ -312,11 +370,11 @@ func (x LostCause) String() string {
 }
 
 func (LostCause) Descriptor() protoreflect.EnumDescriptor {
-	return file_runnerd_v1_approval_proto_enumTypes[4].Descriptor()
+	return file_runnerd_v1_approval_proto_enumTypes[5].Descriptor()
 }
 
 func (LostCause) Type() protoreflect.EnumType {
-	return &file_runnerd_v1_approval_proto_enumTypes[4]
+	return &file_runnerd_v1_approval_proto_enumTypes[5]
 }
 
 func (x LostCause) Number() protoreflect.EnumNumber {
@@ -325,7 +383,135 @@ func (x LostCause) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use LostCause.Descriptor instead.
 func (LostCause) EnumDescriptor() ([]byte, []int) {
-	return file_runnerd_v1_approval_proto_rawDescGZIP(), []int{4}
+	return file_runnerd_v1_approval_proto_rawDescGZIP(), []int{5}
+}
+
+// Grant lets later calls of one run pass that would be asked, over all its legs, until it is revoked. It never beats
+// a block and never covers a tool of tier 4.
+type Grant struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Run it belongs to.
+	RunId string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// Sequence of the tool_call_approved event that gave it; unique within the run.
+	GrantId uint64 `protobuf:"varint,2,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
+	// What it covers.
+	Scope GrantScope `protobuf:"varint,3,opt,name=scope,proto3,enum=runnerd.v1.GrantScope" json:"scope,omitempty"`
+	// Configured name of the host.
+	Host string `protobuf:"bytes,4,opt,name=host,proto3" json:"host,omitempty"`
+	// Name of the tool at its host.
+	Tool string `protobuf:"bytes,5,opt,name=tool,proto3" json:"tool,omitempty"`
+	// Argument that holds the command line; RUN_PREFIX only.
+	Argument string `protobuf:"bytes,6,opt,name=argument,proto3" json:"argument,omitempty"`
+	// Program the command line must run; RUN_PREFIX only.
+	Program string `protobuf:"bytes,7,opt,name=program,proto3" json:"program,omitempty"`
+	// Who gave it.
+	GrantedBy string `protobuf:"bytes,8,opt,name=granted_by,json=grantedBy,proto3" json:"granted_by,omitempty"`
+	// When it was given.
+	GrantedAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=granted_at,json=grantedAt,proto3" json:"granted_at,omitempty"`
+	// Calls it let pass so far.
+	Uses          uint32 `protobuf:"varint,10,opt,name=uses,proto3" json:"uses,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Grant) Reset() {
+	*x = Grant{}
+	mi := &file_runnerd_v1_approval_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Grant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Grant) ProtoMessage() {}
+
+func (x *Grant) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_approval_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Grant.ProtoReflect.Descriptor instead.
+func (*Grant) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_approval_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Grant) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *Grant) GetGrantId() uint64 {
+	if x != nil {
+		return x.GrantId
+	}
+	return 0
+}
+
+func (x *Grant) GetScope() GrantScope {
+	if x != nil {
+		return x.Scope
+	}
+	return GrantScope_GRANT_SCOPE_UNSPECIFIED
+}
+
+func (x *Grant) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *Grant) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *Grant) GetArgument() string {
+	if x != nil {
+		return x.Argument
+	}
+	return ""
+}
+
+func (x *Grant) GetProgram() string {
+	if x != nil {
+		return x.Program
+	}
+	return ""
+}
+
+func (x *Grant) GetGrantedBy() string {
+	if x != nil {
+		return x.GrantedBy
+	}
+	return ""
+}
+
+func (x *Grant) GetGrantedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.GrantedAt
+	}
+	return nil
+}
+
+func (x *Grant) GetUses() uint32 {
+	if x != nil {
+		return x.Uses
+	}
+	return 0
 }
 
 // BudgetQuestion is how far the cost of a run has got when a person is asked whether it may go on.
@@ -347,7 +533,7 @@ type BudgetQuestion struct {
 
 func (x *BudgetQuestion) Reset() {
 	*x = BudgetQuestion{}
-	mi := &file_runnerd_v1_approval_proto_msgTypes[0]
+	mi := &file_runnerd_v1_approval_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -359,7 +545,7 @@ func (x *BudgetQuestion) String() string {
 func (*BudgetQuestion) ProtoMessage() {}
 
 func (x *BudgetQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_approval_proto_msgTypes[0]
+	mi := &file_runnerd_v1_approval_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -372,7 +558,7 @@ func (x *BudgetQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetQuestion.ProtoReflect.Descriptor instead.
 func (*BudgetQuestion) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_approval_proto_rawDescGZIP(), []int{0}
+	return file_runnerd_v1_approval_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *BudgetQuestion) GetLevel() uint32 {
@@ -462,14 +648,33 @@ type Approval struct {
 	// What the approver gave as reason.
 	Reason string `protobuf:"bytes,23,opt,name=reason,proto3" json:"reason,omitempty"`
 	// What was spent; BUDGET only.
-	Budget        *BudgetQuestion `protobuf:"bytes,24,opt,name=budget,proto3" json:"budget,omitempty"`
+	Budget *BudgetQuestion `protobuf:"bytes,24,opt,name=budget,proto3" json:"budget,omitempty"`
+	// Gate that asked, for example mode or approval_for.
+	Gate string `protobuf:"bytes,25,opt,name=gate,proto3" json:"gate,omitempty"`
+	// Policy layer that asked.
+	Layer string `protobuf:"bytes,26,opt,name=layer,proto3" json:"layer,omitempty"`
+	// Risk tier of the tool.
+	Tier uint32 `protobuf:"varint,27,opt,name=tier,proto3" json:"tier,omitempty"`
+	// Grants that SubmitApproval may give with the approval.
+	PossibleGrants []GrantScope `protobuf:"varint,28,rep,packed,name=possible_grants,json=possibleGrants,proto3,enum=runnerd.v1.GrantScope" json:"possible_grants,omitempty"`
+	// Program that a grant RUN_PREFIX would pin.
+	Program string `protobuf:"bytes,29,opt,name=program,proto3" json:"program,omitempty"`
+	// What the model wrote beside the call, cut to 500 characters. It is the model's word and never a reason to approve:
+	// show it apart from the question and say whose it is.
+	ModelText string `protobuf:"bytes,30,opt,name=model_text,json=modelText,proto3" json:"model_text,omitempty"`
+	// What the host says that the tool does, cut to 500 characters; the host's word, to be shown as such.
+	HostText string `protobuf:"bytes,31,opt,name=host_text,json=hostText,proto3" json:"host_text,omitempty"`
+	// What ran instead, JSON text, where the approver edited the arguments; cut as arguments_json is.
+	EditedArgumentsJson string `protobuf:"bytes,32,opt,name=edited_arguments_json,json=editedArgumentsJson,proto3" json:"edited_arguments_json,omitempty"`
+	// Grant that was given with the approval, or that let the call pass.
+	Grant         *Grant `protobuf:"bytes,33,opt,name=grant,proto3" json:"grant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_runnerd_v1_approval_proto_msgTypes[1]
+	mi := &file_runnerd_v1_approval_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -481,7 +686,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_approval_proto_msgTypes[1]
+	mi := &file_runnerd_v1_approval_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -494,7 +699,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_approval_proto_rawDescGZIP(), []int{1}
+	return file_runnerd_v1_approval_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Approval) GetRunId() string {
@@ -665,19 +870,97 @@ func (x *Approval) GetBudget() *BudgetQuestion {
 	return nil
 }
 
+func (x *Approval) GetGate() string {
+	if x != nil {
+		return x.Gate
+	}
+	return ""
+}
+
+func (x *Approval) GetLayer() string {
+	if x != nil {
+		return x.Layer
+	}
+	return ""
+}
+
+func (x *Approval) GetTier() uint32 {
+	if x != nil {
+		return x.Tier
+	}
+	return 0
+}
+
+func (x *Approval) GetPossibleGrants() []GrantScope {
+	if x != nil {
+		return x.PossibleGrants
+	}
+	return nil
+}
+
+func (x *Approval) GetProgram() string {
+	if x != nil {
+		return x.Program
+	}
+	return ""
+}
+
+func (x *Approval) GetModelText() string {
+	if x != nil {
+		return x.ModelText
+	}
+	return ""
+}
+
+func (x *Approval) GetHostText() string {
+	if x != nil {
+		return x.HostText
+	}
+	return ""
+}
+
+func (x *Approval) GetEditedArgumentsJson() string {
+	if x != nil {
+		return x.EditedArgumentsJson
+	}
+	return ""
+}
+
+func (x *Approval) GetGrant() *Grant {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
+}
+
 var File_runnerd_v1_approval_proto protoreflect.FileDescriptor
 
 const file_runnerd_v1_approval_proto_rawDesc = "" +
 	"\n" +
 	"\x19runnerd/v1/approval.proto\x12\n" +
-	"runnerd.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18runnerd/v1/options.proto\x1a\x15runnerd/v1/tool.proto\"\xac\x01\n" +
+	"runnerd.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18runnerd/v1/options.proto\x1a\x15runnerd/v1/tool.proto\"\xd7\x02\n" +
+	"\x05Grant\x12\x1b\n" +
+	"\x06run_id\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x05runId\x12\x19\n" +
+	"\bgrant_id\x18\x02 \x01(\x04R\agrantId\x12,\n" +
+	"\x05scope\x18\x03 \x01(\x0e2\x16.runnerd.v1.GrantScopeR\x05scope\x12\x18\n" +
+	"\x04host\x18\x04 \x01(\tB\x04\xe8\xe0\x18\x01R\x04host\x12\x18\n" +
+	"\x04tool\x18\x05 \x01(\tB\x04\xe8\xe0\x18\x01R\x04tool\x12 \n" +
+	"\bargument\x18\x06 \x01(\tB\x04\xe8\xe0\x18\x01R\bargument\x12\x1e\n" +
+	"\aprogram\x18\a \x01(\tB\x04\xe8\xe0\x18\x02R\aprogram\x12#\n" +
+	"\n" +
+	"granted_by\x18\b \x01(\tB\x04\xe8\xe0\x18\x01R\tgrantedBy\x129\n" +
+	"\n" +
+	"granted_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tgrantedAt\x12\x12\n" +
+	"\x04uses\x18\n" +
+	" \x01(\rR\x04uses\"\xac\x01\n" +
 	"\x0eBudgetQuestion\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\rR\x05level\x12\x18\n" +
 	"\apercent\x18\x02 \x01(\x01R\apercent\x12%\n" +
 	"\x0ecost_nanocents\x18\x03 \x01(\x03R\rcostNanocents\x12\x1d\n" +
 	"\n" +
 	"cost_cents\x18\x04 \x01(\x01R\tcostCents\x12$\n" +
-	"\x0emax_cost_cents\x18\x05 \x01(\x01R\fmaxCostCents\"\xd4\a\n" +
+	"\x0emax_cost_cents\x18\x05 \x01(\x01R\fmaxCostCents\"\xaa\n" +
+	"\n" +
 	"\bApproval\x12\x1b\n" +
 	"\x06run_id\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x05runId\x12\x1f\n" +
 	"\vapproval_id\x18\x02 \x01(\x04R\n" +
@@ -705,7 +988,17 @@ const file_runnerd_v1_approval_proto_rawDesc = "" +
 	"\tclosed_by\x18\x15 \x01(\tB\x04\xe8\xe0\x18\x01R\bclosedBy\x127\n" +
 	"\tclosed_at\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\bclosedAt\x12\x1c\n" +
 	"\x06reason\x18\x17 \x01(\tB\x04\xe8\xe0\x18\x02R\x06reason\x122\n" +
-	"\x06budget\x18\x18 \x01(\v2\x1a.runnerd.v1.BudgetQuestionR\x06budget*\x80\x01\n" +
+	"\x06budget\x18\x18 \x01(\v2\x1a.runnerd.v1.BudgetQuestionR\x06budget\x12\x18\n" +
+	"\x04gate\x18\x19 \x01(\tB\x04\xe8\xe0\x18\x01R\x04gate\x12\x1a\n" +
+	"\x05layer\x18\x1a \x01(\tB\x04\xe8\xe0\x18\x01R\x05layer\x12\x12\n" +
+	"\x04tier\x18\x1b \x01(\rR\x04tier\x12?\n" +
+	"\x0fpossible_grants\x18\x1c \x03(\x0e2\x16.runnerd.v1.GrantScopeR\x0epossibleGrants\x12\x1e\n" +
+	"\aprogram\x18\x1d \x01(\tB\x04\xe8\xe0\x18\x02R\aprogram\x12#\n" +
+	"\n" +
+	"model_text\x18\x1e \x01(\tB\x04\xe8\xe0\x18\x02R\tmodelText\x12!\n" +
+	"\thost_text\x18\x1f \x01(\tB\x04\xe8\xe0\x18\x02R\bhostText\x128\n" +
+	"\x15edited_arguments_json\x18  \x01(\tB\x04\xe8\xe0\x18\x03R\x13editedArgumentsJson\x12'\n" +
+	"\x05grant\x18! \x01(\v2\x11.runnerd.v1.GrantR\x05grant*\x80\x01\n" +
 	"\fApprovalKind\x12\x1d\n" +
 	"\x19APPROVAL_KIND_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17APPROVAL_KIND_TOOL_CALL\x10\x01\x12\x18\n" +
@@ -720,10 +1013,16 @@ const file_runnerd_v1_approval_proto_rawDesc = "" +
 	"\x1cAPPROVAL_VERDICT_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18APPROVAL_VERDICT_APPROVE\x10\x01\x12\x19\n" +
 	"\x15APPROVAL_VERDICT_DENY\x10\x02\x12\x1b\n" +
-	"\x17APPROVAL_VERDICT_SETTLE\x10\x03*X\n" +
+	"\x17APPROVAL_VERDICT_SETTLE\x10\x03*_\n" +
+	"\n" +
+	"GrantScope\x12\x1b\n" +
+	"\x17GRANT_SCOPE_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14GRANT_SCOPE_RUN_TOOL\x10\x01\x12\x1a\n" +
+	"\x16GRANT_SCOPE_RUN_PREFIX\x10\x02*g\n" +
 	"\x03Via\x12\x13\n" +
 	"\x0fVIA_UNSPECIFIED\x10\x00\x12\r\n" +
-	"\tVIA_HUMAN\x10\x01\x12\f\n" +
+	"\tVIA_HUMAN\x10\x01\x12\r\n" +
+	"\tVIA_GRANT\x10\x02\x12\f\n" +
 	"\bVIA_AUTO\x10\x03\x12\x0f\n" +
 	"\vVIA_TIMEOUT\x10\x04\x12\x0e\n" +
 	"\n" +
@@ -753,34 +1052,40 @@ func file_runnerd_v1_approval_proto_rawDescGZIP() []byte {
 	return file_runnerd_v1_approval_proto_rawDescData
 }
 
-var file_runnerd_v1_approval_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_runnerd_v1_approval_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_runnerd_v1_approval_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_runnerd_v1_approval_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_runnerd_v1_approval_proto_goTypes = []any{
 	(ApprovalKind)(0),             // 0: runnerd.v1.ApprovalKind
 	(ApprovalMode)(0),             // 1: runnerd.v1.ApprovalMode
 	(ApprovalVerdict)(0),          // 2: runnerd.v1.ApprovalVerdict
-	(Via)(0),                      // 3: runnerd.v1.Via
-	(LostCause)(0),                // 4: runnerd.v1.LostCause
-	(*BudgetQuestion)(nil),        // 5: runnerd.v1.BudgetQuestion
-	(*Approval)(nil),              // 6: runnerd.v1.Approval
-	(*Annotations)(nil),           // 7: runnerd.v1.Annotations
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(GrantScope)(0),               // 3: runnerd.v1.GrantScope
+	(Via)(0),                      // 4: runnerd.v1.Via
+	(LostCause)(0),                // 5: runnerd.v1.LostCause
+	(*Grant)(nil),                 // 6: runnerd.v1.Grant
+	(*BudgetQuestion)(nil),        // 7: runnerd.v1.BudgetQuestion
+	(*Approval)(nil),              // 8: runnerd.v1.Approval
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*Annotations)(nil),           // 10: runnerd.v1.Annotations
 }
 var file_runnerd_v1_approval_proto_depIdxs = []int32{
-	0, // 0: runnerd.v1.Approval.kind:type_name -> runnerd.v1.ApprovalKind
-	4, // 1: runnerd.v1.Approval.cause:type_name -> runnerd.v1.LostCause
-	7, // 2: runnerd.v1.Approval.annotations:type_name -> runnerd.v1.Annotations
-	8, // 3: runnerd.v1.Approval.opened_at:type_name -> google.protobuf.Timestamp
-	8, // 4: runnerd.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
-	3, // 5: runnerd.v1.Approval.via:type_name -> runnerd.v1.Via
-	2, // 6: runnerd.v1.Approval.verdict:type_name -> runnerd.v1.ApprovalVerdict
-	8, // 7: runnerd.v1.Approval.closed_at:type_name -> google.protobuf.Timestamp
-	5, // 8: runnerd.v1.Approval.budget:type_name -> runnerd.v1.BudgetQuestion
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	3,  // 0: runnerd.v1.Grant.scope:type_name -> runnerd.v1.GrantScope
+	9,  // 1: runnerd.v1.Grant.granted_at:type_name -> google.protobuf.Timestamp
+	0,  // 2: runnerd.v1.Approval.kind:type_name -> runnerd.v1.ApprovalKind
+	5,  // 3: runnerd.v1.Approval.cause:type_name -> runnerd.v1.LostCause
+	10, // 4: runnerd.v1.Approval.annotations:type_name -> runnerd.v1.Annotations
+	9,  // 5: runnerd.v1.Approval.opened_at:type_name -> google.protobuf.Timestamp
+	9,  // 6: runnerd.v1.Approval.expires_at:type_name -> google.protobuf.Timestamp
+	4,  // 7: runnerd.v1.Approval.via:type_name -> runnerd.v1.Via
+	2,  // 8: runnerd.v1.Approval.verdict:type_name -> runnerd.v1.ApprovalVerdict
+	9,  // 9: runnerd.v1.Approval.closed_at:type_name -> google.protobuf.Timestamp
+	7,  // 10: runnerd.v1.Approval.budget:type_name -> runnerd.v1.BudgetQuestion
+	3,  // 11: runnerd.v1.Approval.possible_grants:type_name -> runnerd.v1.GrantScope
+	6,  // 12: runnerd.v1.Approval.grant:type_name -> runnerd.v1.Grant
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_runnerd_v1_approval_proto_init() }
@@ -795,8 +1100,8 @@ func file_runnerd_v1_approval_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runnerd_v1_approval_proto_rawDesc), len(file_runnerd_v1_approval_proto_rawDesc)),
-			NumEnums:      5,
-			NumMessages:   2,
+			NumEnums:      6,
+			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -42,6 +42,13 @@ const (
 	ErrorReason_ERROR_REASON_UNKNOWN_EVENT_TYPE ErrorReason = 6
 	// INVALID_ARGUMENT: the verdict is not one that this kind of approval has.
 	ErrorReason_ERROR_REASON_VERDICT_NOT_POSSIBLE ErrorReason = 7
+	// INVALID_ARGUMENT: the agent does not allow this policy, plan or auto mode; BadRequest names the field.
+	ErrorReason_ERROR_REASON_POLICY_NOT_ALLOWED ErrorReason = 9
+	// INVALID_ARGUMENT: the edited arguments fail the checks or gates of the call; BadRequest says which. The approval
+	// stays open.
+	ErrorReason_ERROR_REASON_EDIT_REFUSED ErrorReason = 10
+	// INVALID_ARGUMENT: this grant cannot be given with this approval, see its possible_grants. The approval stays open.
+	ErrorReason_ERROR_REASON_GRANT_NOT_POSSIBLE ErrorReason = 11
 	// RESOURCE_EXHAUSTED: the request is over its bound.
 	ErrorReason_ERROR_REASON_REQUEST_TOO_LARGE ErrorReason = 8
 	// NOT_FOUND: no such run, or none that the caller may see.
@@ -54,6 +61,8 @@ const (
 	ErrorReason_ERROR_REASON_CHECKPOINT_NOT_FOUND ErrorReason = 23
 	// NOT_FOUND: the run has no such artifact.
 	ErrorReason_ERROR_REASON_ARTIFACT_NOT_FOUND ErrorReason = 24
+	// NOT_FOUND: the run never had that grant.
+	ErrorReason_ERROR_REASON_GRANT_NOT_FOUND ErrorReason = 25
 	// ALREADY_EXISTS: a run with this id exists and its request or principal differs.
 	ErrorReason_ERROR_REASON_RUN_EXISTS ErrorReason = 30
 	// FAILED_PRECONDITION: the approval was closed by another verdict.
@@ -77,6 +86,8 @@ const (
 	ErrorReason_ERROR_REASON_LIMIT_STILL_REACHED ErrorReason = 48
 	// FAILED_PRECONDITION: the run waits for an input; use SubmitInput.
 	ErrorReason_ERROR_REASON_INPUT_REQUIRED ErrorReason = 49
+	// FAILED_PRECONDITION: the tool is not any more what it was when the approval was asked; deny it.
+	ErrorReason_ERROR_REASON_TOOL_CHANGED ErrorReason = 50
 	// OUT_OF_RANGE: after_sequence or the cursor is past the head; the ErrorInfo metadata has "head".
 	ErrorReason_ERROR_REASON_PAST_HEAD ErrorReason = 60
 	// RESOURCE_EXHAUSTED: the disk is full; RetryInfo says when to try again.
@@ -112,12 +123,16 @@ var (
 		5:   "ERROR_REASON_BAD_CURSOR",
 		6:   "ERROR_REASON_UNKNOWN_EVENT_TYPE",
 		7:   "ERROR_REASON_VERDICT_NOT_POSSIBLE",
+		9:   "ERROR_REASON_POLICY_NOT_ALLOWED",
+		10:  "ERROR_REASON_EDIT_REFUSED",
+		11:  "ERROR_REASON_GRANT_NOT_POSSIBLE",
 		8:   "ERROR_REASON_REQUEST_TOO_LARGE",
 		20:  "ERROR_REASON_RUN_NOT_FOUND",
 		21:  "ERROR_REASON_AGENT_NOT_FOUND",
 		22:  "ERROR_REASON_APPROVAL_NOT_FOUND",
 		23:  "ERROR_REASON_CHECKPOINT_NOT_FOUND",
 		24:  "ERROR_REASON_ARTIFACT_NOT_FOUND",
+		25:  "ERROR_REASON_GRANT_NOT_FOUND",
 		30:  "ERROR_REASON_RUN_EXISTS",
 		40:  "ERROR_REASON_ALREADY_RESOLVED",
 		41:  "ERROR_REASON_TIMED_OUT",
@@ -129,6 +144,7 @@ var (
 		47:  "ERROR_REASON_APPROVAL_OPEN",
 		48:  "ERROR_REASON_LIMIT_STILL_REACHED",
 		49:  "ERROR_REASON_INPUT_REQUIRED",
+		50:  "ERROR_REASON_TOOL_CHANGED",
 		60:  "ERROR_REASON_PAST_HEAD",
 		70:  "ERROR_REASON_DISK_FULL",
 		71:  "ERROR_REASON_OVERLOADED",
@@ -150,12 +166,16 @@ var (
 		"ERROR_REASON_BAD_CURSOR":           5,
 		"ERROR_REASON_UNKNOWN_EVENT_TYPE":   6,
 		"ERROR_REASON_VERDICT_NOT_POSSIBLE": 7,
+		"ERROR_REASON_POLICY_NOT_ALLOWED":   9,
+		"ERROR_REASON_EDIT_REFUSED":         10,
+		"ERROR_REASON_GRANT_NOT_POSSIBLE":   11,
 		"ERROR_REASON_REQUEST_TOO_LARGE":    8,
 		"ERROR_REASON_RUN_NOT_FOUND":        20,
 		"ERROR_REASON_AGENT_NOT_FOUND":      21,
 		"ERROR_REASON_APPROVAL_NOT_FOUND":   22,
 		"ERROR_REASON_CHECKPOINT_NOT_FOUND": 23,
 		"ERROR_REASON_ARTIFACT_NOT_FOUND":   24,
+		"ERROR_REASON_GRANT_NOT_FOUND":      25,
 		"ERROR_REASON_RUN_EXISTS":           30,
 		"ERROR_REASON_ALREADY_RESOLVED":     40,
 		"ERROR_REASON_TIMED_OUT":            41,
@@ -167,6 +187,7 @@ var (
 		"ERROR_REASON_APPROVAL_OPEN":        47,
 		"ERROR_REASON_LIMIT_STILL_REACHED":  48,
 		"ERROR_REASON_INPUT_REQUIRED":       49,
+		"ERROR_REASON_TOOL_CHANGED":         50,
 		"ERROR_REASON_PAST_HEAD":            60,
 		"ERROR_REASON_DISK_FULL":            70,
 		"ERROR_REASON_OVERLOADED":           71,
@@ -213,7 +234,8 @@ var File_runnerd_v1_errors_proto protoreflect.FileDescriptor
 const file_runnerd_v1_errors_proto_rawDesc = "" +
 	"\n" +
 	"\x17runnerd/v1/errors.proto\x12\n" +
-	"runnerd.v1*\x9b\t\n" +
+	"runnerd.v1*\xc5\n" +
+	"\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_INVALID_REQUEST\x10\x01\x12 \n" +
@@ -222,13 +244,18 @@ const file_runnerd_v1_errors_proto_rawDesc = "" +
 	"\x1bERROR_REASON_BAD_PAGE_TOKEN\x10\x04\x12\x1b\n" +
 	"\x17ERROR_REASON_BAD_CURSOR\x10\x05\x12#\n" +
 	"\x1fERROR_REASON_UNKNOWN_EVENT_TYPE\x10\x06\x12%\n" +
-	"!ERROR_REASON_VERDICT_NOT_POSSIBLE\x10\a\x12\"\n" +
+	"!ERROR_REASON_VERDICT_NOT_POSSIBLE\x10\a\x12#\n" +
+	"\x1fERROR_REASON_POLICY_NOT_ALLOWED\x10\t\x12\x1d\n" +
+	"\x19ERROR_REASON_EDIT_REFUSED\x10\n" +
+	"\x12#\n" +
+	"\x1fERROR_REASON_GRANT_NOT_POSSIBLE\x10\v\x12\"\n" +
 	"\x1eERROR_REASON_REQUEST_TOO_LARGE\x10\b\x12\x1e\n" +
 	"\x1aERROR_REASON_RUN_NOT_FOUND\x10\x14\x12 \n" +
 	"\x1cERROR_REASON_AGENT_NOT_FOUND\x10\x15\x12#\n" +
 	"\x1fERROR_REASON_APPROVAL_NOT_FOUND\x10\x16\x12%\n" +
 	"!ERROR_REASON_CHECKPOINT_NOT_FOUND\x10\x17\x12#\n" +
-	"\x1fERROR_REASON_ARTIFACT_NOT_FOUND\x10\x18\x12\x1b\n" +
+	"\x1fERROR_REASON_ARTIFACT_NOT_FOUND\x10\x18\x12 \n" +
+	"\x1cERROR_REASON_GRANT_NOT_FOUND\x10\x19\x12\x1b\n" +
 	"\x17ERROR_REASON_RUN_EXISTS\x10\x1e\x12!\n" +
 	"\x1dERROR_REASON_ALREADY_RESOLVED\x10(\x12\x1a\n" +
 	"\x16ERROR_REASON_TIMED_OUT\x10)\x12\x1a\n" +
@@ -239,7 +266,8 @@ const file_runnerd_v1_errors_proto_rawDesc = "" +
 	"\x17ERROR_REASON_RUN_ACTIVE\x10.\x12\x1e\n" +
 	"\x1aERROR_REASON_APPROVAL_OPEN\x10/\x12$\n" +
 	" ERROR_REASON_LIMIT_STILL_REACHED\x100\x12\x1f\n" +
-	"\x1bERROR_REASON_INPUT_REQUIRED\x101\x12\x1a\n" +
+	"\x1bERROR_REASON_INPUT_REQUIRED\x101\x12\x1d\n" +
+	"\x19ERROR_REASON_TOOL_CHANGED\x102\x12\x1a\n" +
 	"\x16ERROR_REASON_PAST_HEAD\x10<\x12\x1a\n" +
 	"\x16ERROR_REASON_DISK_FULL\x10F\x12\x1b\n" +
 	"\x17ERROR_REASON_OVERLOADED\x10G\x12\x1c\n" +

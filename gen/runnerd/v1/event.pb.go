@@ -363,6 +363,7 @@ type Event struct {
 	//	*Event_ToolCallInDoubt
 	//	*Event_ToolCallCompleted
 	//	*Event_ToolCallFailed
+	//	*Event_GrantRevoked
 	//	*Event_BudgetWarning
 	//	*Event_BudgetConfirmationRequested
 	//	*Event_BudgetPrompt
@@ -674,6 +675,15 @@ func (x *Event) GetToolCallFailed() *ToolCallFailed {
 	return nil
 }
 
+func (x *Event) GetGrantRevoked() *GrantRevoked {
+	if x != nil {
+		if x, ok := x.Payload.(*Event_GrantRevoked); ok {
+			return x.GrantRevoked
+		}
+	}
+	return nil
+}
+
 func (x *Event) GetBudgetWarning() *BudgetWarning {
 	if x != nil {
 		if x, ok := x.Payload.(*Event_BudgetWarning); ok {
@@ -881,6 +891,11 @@ type Event_ToolCallFailed struct {
 	ToolCallFailed *ToolCallFailed `protobuf:"bytes,50,opt,name=tool_call_failed,json=toolCallFailed,proto3,oneof"`
 }
 
+type Event_GrantRevoked struct {
+	// A grant does not hold any more.
+	GrantRevoked *GrantRevoked `protobuf:"bytes,55,opt,name=grant_revoked,json=grantRevoked,proto3,oneof"`
+}
+
 type Event_BudgetWarning struct {
 	// Something about the budget that a person should know.
 	BudgetWarning *BudgetWarning `protobuf:"bytes,60,opt,name=budget_warning,json=budgetWarning,proto3,oneof"`
@@ -964,6 +979,8 @@ func (*Event_ToolCallInDoubt) isEvent_Payload() {}
 func (*Event_ToolCallCompleted) isEvent_Payload() {}
 
 func (*Event_ToolCallFailed) isEvent_Payload() {}
+
+func (*Event_GrantRevoked) isEvent_Payload() {}
 
 func (*Event_BudgetWarning) isEvent_Payload() {}
 
@@ -1177,9 +1194,11 @@ type RunResumed struct {
 	// What began it.
 	Cause ResumeCause `protobuf:"varint,1,opt,name=cause,proto3,enum=runnerd.v1.ResumeCause" json:"cause,omitempty"`
 	// The whole budget that now holds; absent: unchanged.
-	Budget        *Budget `protobuf:"bytes,2,opt,name=budget,proto3" json:"budget,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Budget *Budget `protobuf:"bytes,2,opt,name=budget,proto3" json:"budget,omitempty"`
+	// All limits of auto mode that now hold; absent: unchanged.
+	AutoModeLimits *AutoModeLimits `protobuf:"bytes,3,opt,name=auto_mode_limits,json=autoModeLimits,proto3" json:"auto_mode_limits,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RunResumed) Reset() {
@@ -1222,6 +1241,13 @@ func (x *RunResumed) GetCause() ResumeCause {
 func (x *RunResumed) GetBudget() *Budget {
 	if x != nil {
 		return x.Budget
+	}
+	return nil
+}
+
+func (x *RunResumed) GetAutoModeLimits() *AutoModeLimits {
+	if x != nil {
+		return x.AutoModeLimits
 	}
 	return nil
 }
@@ -1706,7 +1732,9 @@ type DecisionMade struct {
 	// How the decide service got it from its model, in its own words: native_stream, native, json_fallback, json.
 	Transport string `protobuf:"bytes,14,opt,name=transport,proto3" json:"transport,omitempty"`
 	// Time from the request to the decision.
-	Duration      *durationpb.Duration `protobuf:"bytes,15,opt,name=duration,proto3" json:"duration,omitempty"`
+	Duration *durationpb.Duration `protobuf:"bytes,15,opt,name=duration,proto3" json:"duration,omitempty"`
+	// Who answered, as its certificate says: a SPIFFE id, else a DNS name; empty without TLS.
+	AnsweredBy    string `protobuf:"bytes,16,opt,name=answered_by,json=answeredBy,proto3" json:"answered_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1844,6 +1872,13 @@ func (x *DecisionMade) GetDuration() *durationpb.Duration {
 		return x.Duration
 	}
 	return nil
+}
+
+func (x *DecisionMade) GetAnsweredBy() string {
+	if x != nil {
+		return x.AnsweredBy
+	}
+	return ""
 }
 
 // DecisionInvalid says that nothing of an answer of the decide service can be used. The model is told.
@@ -2044,7 +2079,8 @@ type ToolCallRequested struct {
 	ArgumentsHash string `protobuf:"bytes,10,opt,name=arguments_hash,json=argumentsHash,proto3" json:"arguments_hash,omitempty"`
 	// What checks and gates say.
 	Verdict Verdict `protobuf:"varint,11,opt,name=verdict,proto3,enum=runnerd.v1.Verdict" json:"verdict,omitempty"`
-	// Check or gate that decided: lookup, json, schema, limits, approval_for; empty if nothing objected.
+	// Check or gate that decided: lookup, json, schema, limits, catalogue, file_policy, paths, sensitive_paths, plan,
+	// auto_mode, mode, approval_for; of an allowed call mode, or policy if no layer has one.
 	Gate string `protobuf:"bytes,12,opt,name=gate,proto3" json:"gate,omitempty"`
 	// Rule of that gate.
 	Rule string `protobuf:"bytes,13,opt,name=rule,proto3" json:"rule,omitempty"`
@@ -2055,7 +2091,11 @@ type ToolCallRequested struct {
 	// What the host declares about the tool.
 	Annotations *Annotations `protobuf:"bytes,16,opt,name=annotations,proto3" json:"annotations,omitempty"`
 	// Digest of the tool's definition as it is pinned; empty if no tool has that name.
-	SchemaDigest  string `protobuf:"bytes,17,opt,name=schema_digest,json=schemaDigest,proto3" json:"schema_digest,omitempty"`
+	SchemaDigest string `protobuf:"bytes,17,opt,name=schema_digest,json=schemaDigest,proto3" json:"schema_digest,omitempty"`
+	// Policy layer whose gate decided; empty if it was none.
+	Layer string `protobuf:"bytes,18,opt,name=layer,proto3" json:"layer,omitempty"`
+	// How often the run may start calls of the tool; absent: as often as it likes.
+	RateLimit     *RateLimit `protobuf:"bytes,19,opt,name=rate_limit,json=rateLimit,proto3" json:"rate_limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2209,6 +2249,20 @@ func (x *ToolCallRequested) GetSchemaDigest() string {
 	return ""
 }
 
+func (x *ToolCallRequested) GetLayer() string {
+	if x != nil {
+		return x.Layer
+	}
+	return ""
+}
+
+func (x *ToolCallRequested) GetRateLimit() *RateLimit {
+	if x != nil {
+		return x.RateLimit
+	}
+	return nil
+}
+
 // ToolCallPendingApproval asks a person about a call. Its sequence is the approval_id.
 type ToolCallPendingApproval struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2232,8 +2286,12 @@ type ToolCallPendingApproval struct {
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
 	// Sequence of the tool_call_requested event with the arguments.
 	RequestedSequence uint64 `protobuf:"varint,10,opt,name=requested_sequence,json=requestedSequence,proto3" json:"requested_sequence,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Policy layer whose gate asks.
+	Layer string `protobuf:"bytes,11,opt,name=layer,proto3" json:"layer,omitempty"`
+	// Risk tier of the tool.
+	Tier          uint32 `protobuf:"varint,12,opt,name=tier,proto3" json:"tier,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ToolCallPendingApproval) Reset() {
@@ -2336,10 +2394,24 @@ func (x *ToolCallPendingApproval) GetRequestedSequence() uint64 {
 	return 0
 }
 
+func (x *ToolCallPendingApproval) GetLayer() string {
+	if x != nil {
+		return x.Layer
+	}
+	return ""
+}
+
+func (x *ToolCallPendingApproval) GetTier() uint32 {
+	if x != nil {
+		return x.Tier
+	}
+	return 0
+}
+
 // Resolution closes an approval.
 type Resolution struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Approval that is closed.
+	// Approval that is closed; 0: none was opened, because a grant or auto mode covers the call.
 	ApprovalId uint64 `protobuf:"varint,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
 	// How.
 	Via Via `protobuf:"varint,2,opt,name=via,proto3,enum=runnerd.v1.Via" json:"via,omitempty"`
@@ -2423,10 +2495,27 @@ type ToolCallApproved struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Call that may run.
 	CallId string `protobuf:"bytes,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
-	// Approval that is closed by this.
-	Resolution    *Resolution `protobuf:"bytes,2,opt,name=resolution,proto3" json:"resolution,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Approval that is closed by this, and how.
+	Resolution *Resolution `protobuf:"bytes,2,opt,name=resolution,proto3" json:"resolution,omitempty"`
+	// Grant that is given with it: its grant_id is the sequence of this event.
+	Grant *Grant `protobuf:"bytes,3,opt,name=grant,proto3" json:"grant,omitempty"`
+	// Grant that covers the call; via GRANT only.
+	GrantId uint64 `protobuf:"varint,4,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
+	// Who said that it may run: the approver, or who gave the grant; empty for auto mode.
+	ApprovedBy string `protobuf:"bytes,5,opt,name=approved_by,json=approvedBy,proto3" json:"approved_by,omitempty"`
+	// What the start must compute again: it binds run, call, host, tool, schema, spec, exact arguments, rule and expiry.
+	ApprovalDigest string `protobuf:"bytes,6,opt,name=approval_digest,json=approvalDigest,proto3" json:"approval_digest,omitempty"`
+	// Keyed digest of the canonical arguments that will run.
+	ArgumentDigest string `protobuf:"bytes,7,opt,name=argument_digest,json=argumentDigest,proto3" json:"argument_digest,omitempty"`
+	// Keyed SHA-256 of the exact arguments that will run.
+	ArgumentsHash string `protobuf:"bytes,8,opt,name=arguments_hash,json=argumentsHash,proto3" json:"arguments_hash,omitempty"`
+	// What will run instead of what the model wrote, JSON text, where the approver edited it; empty if
+	// edited_arguments_ref is set.
+	EditedArgumentsJson *string `protobuf:"bytes,9,opt,name=edited_arguments_json,json=editedArgumentsJson,proto3,oneof" json:"edited_arguments_json,omitempty"`
+	// Where the edited arguments are when they are over 64 KiB.
+	EditedArgumentsRef *ArtifactRef `protobuf:"bytes,10,opt,name=edited_arguments_ref,json=editedArgumentsRef,proto3" json:"edited_arguments_ref,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *ToolCallApproved) Reset() {
@@ -2473,6 +2562,117 @@ func (x *ToolCallApproved) GetResolution() *Resolution {
 	return nil
 }
 
+func (x *ToolCallApproved) GetGrant() *Grant {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
+}
+
+func (x *ToolCallApproved) GetGrantId() uint64 {
+	if x != nil {
+		return x.GrantId
+	}
+	return 0
+}
+
+func (x *ToolCallApproved) GetApprovedBy() string {
+	if x != nil {
+		return x.ApprovedBy
+	}
+	return ""
+}
+
+func (x *ToolCallApproved) GetApprovalDigest() string {
+	if x != nil {
+		return x.ApprovalDigest
+	}
+	return ""
+}
+
+func (x *ToolCallApproved) GetArgumentDigest() string {
+	if x != nil {
+		return x.ArgumentDigest
+	}
+	return ""
+}
+
+func (x *ToolCallApproved) GetArgumentsHash() string {
+	if x != nil {
+		return x.ArgumentsHash
+	}
+	return ""
+}
+
+func (x *ToolCallApproved) GetEditedArgumentsJson() string {
+	if x != nil && x.EditedArgumentsJson != nil {
+		return *x.EditedArgumentsJson
+	}
+	return ""
+}
+
+func (x *ToolCallApproved) GetEditedArgumentsRef() *ArtifactRef {
+	if x != nil {
+		return x.EditedArgumentsRef
+	}
+	return nil
+}
+
+// GrantRevoked ends a grant. Calls that it covers and that have not started are asked for again.
+type GrantRevoked struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Grant that ends.
+	GrantId uint64 `protobuf:"varint,1,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
+	// Why, in the caller's words.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GrantRevoked) Reset() {
+	*x = GrantRevoked{}
+	mi := &file_runnerd_v1_event_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GrantRevoked) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GrantRevoked) ProtoMessage() {}
+
+func (x *GrantRevoked) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_event_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GrantRevoked.ProtoReflect.Descriptor instead.
+func (*GrantRevoked) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *GrantRevoked) GetGrantId() uint64 {
+	if x != nil {
+		return x.GrantId
+	}
+	return 0
+}
+
+func (x *GrantRevoked) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // ToolCallDenied refuses a call. It is the outcome of the call.
 type ToolCallDenied struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2490,7 +2690,7 @@ type ToolCallDenied struct {
 
 func (x *ToolCallDenied) Reset() {
 	*x = ToolCallDenied{}
-	mi := &file_runnerd_v1_event_proto_msgTypes[17]
+	mi := &file_runnerd_v1_event_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2502,7 +2702,7 @@ func (x *ToolCallDenied) String() string {
 func (*ToolCallDenied) ProtoMessage() {}
 
 func (x *ToolCallDenied) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_event_proto_msgTypes[17]
+	mi := &file_runnerd_v1_event_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2515,7 +2715,7 @@ func (x *ToolCallDenied) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCallDenied.ProtoReflect.Descriptor instead.
 func (*ToolCallDenied) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{17}
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ToolCallDenied) GetCallId() string {
@@ -2558,14 +2758,16 @@ type ToolCallBlocked struct {
 	// Rule of that gate.
 	Rule string `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"`
 	// What the model is shown.
-	Message       string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	Message string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	// Policy layer whose gate refused; empty if it was none.
+	Layer         string `protobuf:"bytes,6,opt,name=layer,proto3" json:"layer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ToolCallBlocked) Reset() {
 	*x = ToolCallBlocked{}
-	mi := &file_runnerd_v1_event_proto_msgTypes[18]
+	mi := &file_runnerd_v1_event_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2577,7 +2779,7 @@ func (x *ToolCallBlocked) String() string {
 func (*ToolCallBlocked) ProtoMessage() {}
 
 func (x *ToolCallBlocked) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_event_proto_msgTypes[18]
+	mi := &file_runnerd_v1_event_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2590,7 +2792,7 @@ func (x *ToolCallBlocked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCallBlocked.ProtoReflect.Descriptor instead.
 func (*ToolCallBlocked) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{18}
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ToolCallBlocked) GetCallId() string {
@@ -2628,6 +2830,13 @@ func (x *ToolCallBlocked) GetMessage() string {
 	return ""
 }
 
+func (x *ToolCallBlocked) GetLayer() string {
+	if x != nil {
+		return x.Layer
+	}
+	return ""
+}
+
 // ToolCallStarted is durable before the host is called.
 type ToolCallStarted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2659,7 +2868,7 @@ type ToolCallStarted struct {
 
 func (x *ToolCallStarted) Reset() {
 	*x = ToolCallStarted{}
-	mi := &file_runnerd_v1_event_proto_msgTypes[19]
+	mi := &file_runnerd_v1_event_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2671,7 +2880,7 @@ func (x *ToolCallStarted) String() string {
 func (*ToolCallStarted) ProtoMessage() {}
 
 func (x *ToolCallStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_event_proto_msgTypes[19]
+	mi := &file_runnerd_v1_event_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2684,7 +2893,7 @@ func (x *ToolCallStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCallStarted.ProtoReflect.Descriptor instead.
 func (*ToolCallStarted) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{19}
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ToolCallStarted) GetCallId() string {
@@ -2787,7 +2996,7 @@ type ToolCallRetried struct {
 
 func (x *ToolCallRetried) Reset() {
 	*x = ToolCallRetried{}
-	mi := &file_runnerd_v1_event_proto_msgTypes[20]
+	mi := &file_runnerd_v1_event_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2799,7 +3008,7 @@ func (x *ToolCallRetried) String() string {
 func (*ToolCallRetried) ProtoMessage() {}
 
 func (x *ToolCallRetried) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_event_proto_msgTypes[20]
+	mi := &file_runnerd_v1_event_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2812,7 +3021,7 @@ func (x *ToolCallRetried) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCallRetried.ProtoReflect.Descriptor instead.
 func (*ToolCallRetried) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{20}
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ToolCallRetried) GetCallId() string {
@@ -2893,7 +3102,7 @@ type ToolCallInDoubt struct {
 
 func (x *ToolCallInDoubt) Reset() {
 	*x = ToolCallInDoubt{}
-	mi := &file_runnerd_v1_event_proto_msgTypes[21]
+	mi := &file_runnerd_v1_event_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2905,7 +3114,7 @@ func (x *ToolCallInDoubt) String() string {
 func (*ToolCallInDoubt) ProtoMessage() {}
 
 func (x *ToolCallInDoubt) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_event_proto_msgTypes[21]
+	mi := &file_runnerd_v1_event_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2918,7 +3127,7 @@ func (x *ToolCallInDoubt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCallInDoubt.ProtoReflect.Descriptor instead.
 func (*ToolCallInDoubt) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{21}
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ToolCallInDoubt) GetCallId() string {
@@ -3015,14 +3224,16 @@ type ToolCallCompleted struct {
 	// IN_DOUBT approval that settled the call.
 	Resolution *Resolution `protobuf:"bytes,10,opt,name=resolution,proto3" json:"resolution,omitempty"`
 	// The result came from GetCall.
-	Reconciled    bool `protobuf:"varint,11,opt,name=reconciled,proto3" json:"reconciled,omitempty"`
+	Reconciled bool `protobuf:"varint,11,opt,name=reconciled,proto3" json:"reconciled,omitempty"`
+	// Who answered, as its certificate says: a SPIFFE id, else a DNS name; empty without TLS.
+	AnsweredBy    string `protobuf:"bytes,12,opt,name=answered_by,json=answeredBy,proto3" json:"answered_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ToolCallCompleted) Reset() {
 	*x = ToolCallCompleted{}
-	mi := &file_runnerd_v1_event_proto_msgTypes[22]
+	mi := &file_runnerd_v1_event_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3034,7 +3245,7 @@ func (x *ToolCallCompleted) String() string {
 func (*ToolCallCompleted) ProtoMessage() {}
 
 func (x *ToolCallCompleted) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_event_proto_msgTypes[22]
+	mi := &file_runnerd_v1_event_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3047,7 +3258,7 @@ func (x *ToolCallCompleted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCallCompleted.ProtoReflect.Descriptor instead.
 func (*ToolCallCompleted) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{22}
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ToolCallCompleted) GetCallId() string {
@@ -3127,6 +3338,13 @@ func (x *ToolCallCompleted) GetReconciled() bool {
 	return false
 }
 
+func (x *ToolCallCompleted) GetAnsweredBy() string {
+	if x != nil {
+		return x.AnsweredBy
+	}
+	return ""
+}
+
 // ToolCallFailed says why a call has no result.
 type ToolCallFailed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3155,14 +3373,16 @@ type ToolCallFailed struct {
 	// The result came from GetCall.
 	Reconciled bool `protobuf:"varint,12,opt,name=reconciled,proto3" json:"reconciled,omitempty"`
 	// gRPC status code of the host for HOST_REFUSED and HOST_UNAVAILABLE.
-	Code          string `protobuf:"bytes,13,opt,name=code,proto3" json:"code,omitempty"`
+	Code string `protobuf:"bytes,13,opt,name=code,proto3" json:"code,omitempty"`
+	// Who answered, as its certificate says: a SPIFFE id, else a DNS name; empty without TLS, or if nobody did.
+	AnsweredBy    string `protobuf:"bytes,14,opt,name=answered_by,json=answeredBy,proto3" json:"answered_by,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ToolCallFailed) Reset() {
 	*x = ToolCallFailed{}
-	mi := &file_runnerd_v1_event_proto_msgTypes[23]
+	mi := &file_runnerd_v1_event_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3174,7 +3394,7 @@ func (x *ToolCallFailed) String() string {
 func (*ToolCallFailed) ProtoMessage() {}
 
 func (x *ToolCallFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_event_proto_msgTypes[23]
+	mi := &file_runnerd_v1_event_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3187,7 +3407,7 @@ func (x *ToolCallFailed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCallFailed.ProtoReflect.Descriptor instead.
 func (*ToolCallFailed) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{23}
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ToolCallFailed) GetCallId() string {
@@ -3281,6 +3501,13 @@ func (x *ToolCallFailed) GetCode() string {
 	return ""
 }
 
+func (x *ToolCallFailed) GetAnsweredBy() string {
+	if x != nil {
+		return x.AnsweredBy
+	}
+	return ""
+}
+
 // BudgetWarning tells a person something about the budget.
 type BudgetWarning struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3302,7 +3529,7 @@ type BudgetWarning struct {
 
 func (x *BudgetWarning) Reset() {
 	*x = BudgetWarning{}
-	mi := &file_runnerd_v1_event_proto_msgTypes[24]
+	mi := &file_runnerd_v1_event_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3314,7 +3541,7 @@ func (x *BudgetWarning) String() string {
 func (*BudgetWarning) ProtoMessage() {}
 
 func (x *BudgetWarning) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_event_proto_msgTypes[24]
+	mi := &file_runnerd_v1_event_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3327,7 +3554,7 @@ func (x *BudgetWarning) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetWarning.ProtoReflect.Descriptor instead.
 func (*BudgetWarning) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{24}
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *BudgetWarning) GetKind() BudgetWarningKind {
@@ -3396,7 +3623,7 @@ type BudgetConfirmationRequested struct {
 
 func (x *BudgetConfirmationRequested) Reset() {
 	*x = BudgetConfirmationRequested{}
-	mi := &file_runnerd_v1_event_proto_msgTypes[25]
+	mi := &file_runnerd_v1_event_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3408,7 +3635,7 @@ func (x *BudgetConfirmationRequested) String() string {
 func (*BudgetConfirmationRequested) ProtoMessage() {}
 
 func (x *BudgetConfirmationRequested) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_event_proto_msgTypes[25]
+	mi := &file_runnerd_v1_event_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3421,7 +3648,7 @@ func (x *BudgetConfirmationRequested) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetConfirmationRequested.ProtoReflect.Descriptor instead.
 func (*BudgetConfirmationRequested) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{25}
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *BudgetConfirmationRequested) GetLevel() uint32 {
@@ -3494,7 +3721,7 @@ type BudgetPrompt struct {
 
 func (x *BudgetPrompt) Reset() {
 	*x = BudgetPrompt{}
-	mi := &file_runnerd_v1_event_proto_msgTypes[26]
+	mi := &file_runnerd_v1_event_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3506,7 +3733,7 @@ func (x *BudgetPrompt) String() string {
 func (*BudgetPrompt) ProtoMessage() {}
 
 func (x *BudgetPrompt) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_event_proto_msgTypes[26]
+	mi := &file_runnerd_v1_event_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3519,7 +3746,7 @@ func (x *BudgetPrompt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetPrompt.ProtoReflect.Descriptor instead.
 func (*BudgetPrompt) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{26}
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *BudgetPrompt) GetApproved() bool {
@@ -3582,7 +3809,7 @@ type BudgetReadOnlySuggested struct {
 
 func (x *BudgetReadOnlySuggested) Reset() {
 	*x = BudgetReadOnlySuggested{}
-	mi := &file_runnerd_v1_event_proto_msgTypes[27]
+	mi := &file_runnerd_v1_event_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3594,7 +3821,7 @@ func (x *BudgetReadOnlySuggested) String() string {
 func (*BudgetReadOnlySuggested) ProtoMessage() {}
 
 func (x *BudgetReadOnlySuggested) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_event_proto_msgTypes[27]
+	mi := &file_runnerd_v1_event_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3607,7 +3834,7 @@ func (x *BudgetReadOnlySuggested) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BudgetReadOnlySuggested.ProtoReflect.Descriptor instead.
 func (*BudgetReadOnlySuggested) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{27}
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *BudgetReadOnlySuggested) GetPercent() float64 {
@@ -3655,7 +3882,7 @@ type ContextWarning struct {
 
 func (x *ContextWarning) Reset() {
 	*x = ContextWarning{}
-	mi := &file_runnerd_v1_event_proto_msgTypes[28]
+	mi := &file_runnerd_v1_event_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3667,7 +3894,7 @@ func (x *ContextWarning) String() string {
 func (*ContextWarning) ProtoMessage() {}
 
 func (x *ContextWarning) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_event_proto_msgTypes[28]
+	mi := &file_runnerd_v1_event_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3680,7 +3907,7 @@ func (x *ContextWarning) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContextWarning.ProtoReflect.Descriptor instead.
 func (*ContextWarning) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{28}
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ContextWarning) GetTokens() int64 {
@@ -3724,7 +3951,7 @@ type InputRequested struct {
 
 func (x *InputRequested) Reset() {
 	*x = InputRequested{}
-	mi := &file_runnerd_v1_event_proto_msgTypes[29]
+	mi := &file_runnerd_v1_event_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3736,7 +3963,7 @@ func (x *InputRequested) String() string {
 func (*InputRequested) ProtoMessage() {}
 
 func (x *InputRequested) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_event_proto_msgTypes[29]
+	mi := &file_runnerd_v1_event_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3749,7 +3976,7 @@ func (x *InputRequested) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InputRequested.ProtoReflect.Descriptor instead.
 func (*InputRequested) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{29}
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *InputRequested) GetText() string {
@@ -3783,7 +4010,7 @@ type InputReceived struct {
 
 func (x *InputReceived) Reset() {
 	*x = InputReceived{}
-	mi := &file_runnerd_v1_event_proto_msgTypes[30]
+	mi := &file_runnerd_v1_event_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3795,7 +4022,7 @@ func (x *InputReceived) String() string {
 func (*InputReceived) ProtoMessage() {}
 
 func (x *InputReceived) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_event_proto_msgTypes[30]
+	mi := &file_runnerd_v1_event_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3808,7 +4035,7 @@ func (x *InputReceived) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InputReceived.ProtoReflect.Descriptor instead.
 func (*InputReceived) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{30}
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *InputReceived) GetText() string {
@@ -3852,7 +4079,7 @@ type CancelRequested struct {
 
 func (x *CancelRequested) Reset() {
 	*x = CancelRequested{}
-	mi := &file_runnerd_v1_event_proto_msgTypes[31]
+	mi := &file_runnerd_v1_event_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3864,7 +4091,7 @@ func (x *CancelRequested) String() string {
 func (*CancelRequested) ProtoMessage() {}
 
 func (x *CancelRequested) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_event_proto_msgTypes[31]
+	mi := &file_runnerd_v1_event_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3877,7 +4104,7 @@ func (x *CancelRequested) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRequested.ProtoReflect.Descriptor instead.
 func (*CancelRequested) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{31}
+	return file_runnerd_v1_event_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CancelRequested) GetMode() CancelMode {
@@ -3899,7 +4126,7 @@ var File_runnerd_v1_event_proto protoreflect.FileDescriptor
 const file_runnerd_v1_event_proto_rawDesc = "" +
 	"\n" +
 	"\x16runnerd/v1/event.proto\x12\n" +
-	"runnerd.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19runnerd/v1/approval.proto\x1a\x18runnerd/v1/options.proto\x1a\x14runnerd/v1/run.proto\x1a\x15runnerd/v1/tool.proto\"\x90\x14\n" +
+	"runnerd.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19runnerd/v1/approval.proto\x1a\x18runnerd/v1/options.proto\x1a\x14runnerd/v1/run.proto\x1a\x15runnerd/v1/tool.proto\"\xd1\x14\n" +
 	"\x05Event\x12\x1b\n" +
 	"\x06run_id\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x05runId\x12\x1a\n" +
 	"\bsequence\x18\x02 \x01(\x04R\bsequence\x12\x18\n" +
@@ -3934,7 +4161,8 @@ const file_runnerd_v1_event_proto_rawDesc = "" +
 	"\x11tool_call_retried\x18/ \x01(\v2\x1b.runnerd.v1.ToolCallRetriedH\x00R\x0ftoolCallRetried\x12J\n" +
 	"\x12tool_call_in_doubt\x180 \x01(\v2\x1b.runnerd.v1.ToolCallInDoubtH\x00R\x0ftoolCallInDoubt\x12O\n" +
 	"\x13tool_call_completed\x181 \x01(\v2\x1d.runnerd.v1.ToolCallCompletedH\x00R\x11toolCallCompleted\x12F\n" +
-	"\x10tool_call_failed\x182 \x01(\v2\x1a.runnerd.v1.ToolCallFailedH\x00R\x0etoolCallFailed\x12B\n" +
+	"\x10tool_call_failed\x182 \x01(\v2\x1a.runnerd.v1.ToolCallFailedH\x00R\x0etoolCallFailed\x12?\n" +
+	"\rgrant_revoked\x187 \x01(\v2\x18.runnerd.v1.GrantRevokedH\x00R\fgrantRevoked\x12B\n" +
 	"\x0ebudget_warning\x18< \x01(\v2\x19.runnerd.v1.BudgetWarningH\x00R\rbudgetWarning\x12m\n" +
 	"\x1dbudget_confirmation_requested\x18= \x01(\v2'.runnerd.v1.BudgetConfirmationRequestedH\x00R\x1bbudgetConfirmationRequested\x12?\n" +
 	"\rbudget_prompt\x18> \x01(\v2\x18.runnerd.v1.BudgetPromptH\x00R\fbudgetPrompt\x12b\n" +
@@ -3972,11 +4200,12 @@ const file_runnerd_v1_event_proto_rawDesc = "" +
 	"\x06effort\x18\x11 \x01(\tB\x04\xe8\xe0\x18\x01R\x06effort\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"g\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xad\x01\n" +
 	"\n" +
 	"RunResumed\x12-\n" +
 	"\x05cause\x18\x01 \x01(\x0e2\x17.runnerd.v1.ResumeCauseR\x05cause\x12*\n" +
-	"\x06budget\x18\x02 \x01(\v2\x12.runnerd.v1.BudgetR\x06budget\"G\n" +
+	"\x06budget\x18\x02 \x01(\v2\x12.runnerd.v1.BudgetR\x06budget\x12D\n" +
+	"\x10auto_mode_limits\x18\x03 \x01(\v2\x1a.runnerd.v1.AutoModeLimitsR\x0eautoModeLimits\"G\n" +
 	"\fRunRecovered\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12!\n" +
 	"\fdecide_again\x18\x02 \x01(\bR\vdecideAgain\"\xa7\x01\n" +
@@ -4007,7 +4236,7 @@ const file_runnerd_v1_event_proto_rawDesc = "" +
 	"\x04host\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x04host\x12\x1e\n" +
 	"\amessage\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x02R\amessage\"0\n" +
 	"\x10IterationStarted\x12\x1c\n" +
-	"\titeration\x18\x01 \x01(\rR\titeration\"\xba\x05\n" +
+	"\titeration\x18\x01 \x01(\rR\titeration\"\xe1\x05\n" +
 	"\fDecisionMade\x12,\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x18.runnerd.v1.DecisionKindR\x04kind\x12\x18\n" +
 	"\x04text\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x02R\x04text\x122\n" +
@@ -4024,7 +4253,9 @@ const file_runnerd_v1_event_proto_rawDesc = "" +
 	"\x0ecost_nanocents\x18\f \x01(\x03H\x00R\rcostNanocents\x88\x01\x01\x12/\n" +
 	"\x06totals\x18\r \x01(\v2\x17.runnerd.v1.UsageTotalsR\x06totals\x12\"\n" +
 	"\ttransport\x18\x0e \x01(\tB\x04\xe8\xe0\x18\x01R\ttransport\x125\n" +
-	"\bduration\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\bdurationB\x11\n" +
+	"\bduration\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\bduration\x12%\n" +
+	"\vanswered_by\x18\x10 \x01(\tB\x04\xe8\xe0\x18\x01R\n" +
+	"answeredByB\x11\n" +
 	"\x0f_cost_nanocents\"\x9e\x02\n" +
 	"\x0fDecisionInvalid\x12\x18\n" +
 	"\x04code\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x04code\x12\x1e\n" +
@@ -4039,7 +4270,7 @@ const file_runnerd_v1_event_proto_rawDesc = "" +
 	"\aattempt\x18\x01 \x01(\rR\aattempt\x12\x18\n" +
 	"\x04code\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x01R\x04code\x12\x1e\n" +
 	"\amessage\x18\x03 \x01(\tB\x04\xe8\xe0\x18\x02R\amessage\x125\n" +
-	"\bretry_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\aretryAt\"\xd2\x05\n" +
+	"\bretry_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\aretryAt\"\xa4\x06\n" +
 	"\x11ToolCallRequested\x12\x1d\n" +
 	"\acall_id\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x06callId\x12.\n" +
 	"\x10provider_call_id\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x01R\x0eproviderCallId\x12!\n" +
@@ -4058,8 +4289,11 @@ const file_runnerd_v1_event_proto_rawDesc = "" +
 	"\x04tier\x18\x0e \x01(\rR\x04tier\x120\n" +
 	"\brecovery\x18\x0f \x01(\x0e2\x14.runnerd.v1.RecoveryR\brecovery\x129\n" +
 	"\vannotations\x18\x10 \x01(\v2\x17.runnerd.v1.AnnotationsR\vannotations\x12)\n" +
-	"\rschema_digest\x18\x11 \x01(\tB\x04\xe8\xe0\x18\x01R\fschemaDigestB\x11\n" +
-	"\x0f_arguments_json\"\xa3\x03\n" +
+	"\rschema_digest\x18\x11 \x01(\tB\x04\xe8\xe0\x18\x01R\fschemaDigest\x12\x1a\n" +
+	"\x05layer\x18\x12 \x01(\tB\x04\xe8\xe0\x18\x01R\x05layer\x124\n" +
+	"\n" +
+	"rate_limit\x18\x13 \x01(\v2\x15.runnerd.v1.RateLimitR\trateLimitB\x11\n" +
+	"\x0f_arguments_json\"\xd3\x03\n" +
 	"\x17ToolCallPendingApproval\x12\x1d\n" +
 	"\acall_id\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x06callId\x12\x18\n" +
 	"\x04host\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x01R\x04host\x12\x18\n" +
@@ -4072,7 +4306,9 @@ const file_runnerd_v1_event_proto_rawDesc = "" +
 	"\n" +
 	"expires_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12-\n" +
 	"\x12requested_sequence\x18\n" +
-	" \x01(\x04R\x11requestedSequence\"\xd4\x01\n" +
+	" \x01(\x04R\x11requestedSequence\x12\x1a\n" +
+	"\x05layer\x18\v \x01(\tB\x04\xe8\xe0\x18\x01R\x05layer\x12\x12\n" +
+	"\x04tier\x18\f \x01(\rR\x04tier\"\xd4\x01\n" +
 	"\n" +
 	"Resolution\x12\x1f\n" +
 	"\vapproval_id\x18\x01 \x01(\x04R\n" +
@@ -4080,25 +4316,40 @@ const file_runnerd_v1_event_proto_rawDesc = "" +
 	"\x03via\x18\x02 \x01(\x0e2\x0f.runnerd.v1.ViaR\x03via\x125\n" +
 	"\averdict\x18\x03 \x01(\x0e2\x1b.runnerd.v1.ApprovalVerdictR\averdict\x12-\n" +
 	"\x0fapproval_digest\x18\x04 \x01(\tB\x04\xe8\xe0\x18\x01R\x0eapprovalDigest\x12\x1c\n" +
-	"\x06reason\x18\x05 \x01(\tB\x04\xe8\xe0\x18\x02R\x06reason\"i\n" +
+	"\x06reason\x18\x05 \x01(\tB\x04\xe8\xe0\x18\x02R\x06reason\"\x83\x04\n" +
 	"\x10ToolCallApproved\x12\x1d\n" +
 	"\acall_id\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x06callId\x126\n" +
 	"\n" +
 	"resolution\x18\x02 \x01(\v2\x16.runnerd.v1.ResolutionR\n" +
-	"resolution\"\xb7\x01\n" +
+	"resolution\x12'\n" +
+	"\x05grant\x18\x03 \x01(\v2\x11.runnerd.v1.GrantR\x05grant\x12\x19\n" +
+	"\bgrant_id\x18\x04 \x01(\x04R\agrantId\x12%\n" +
+	"\vapproved_by\x18\x05 \x01(\tB\x04\xe8\xe0\x18\x01R\n" +
+	"approvedBy\x12-\n" +
+	"\x0fapproval_digest\x18\x06 \x01(\tB\x04\xe8\xe0\x18\x01R\x0eapprovalDigest\x12-\n" +
+	"\x0fargument_digest\x18\a \x01(\tB\x04\xe8\xe0\x18\x01R\x0eargumentDigest\x12+\n" +
+	"\x0earguments_hash\x18\b \x01(\tB\x04\xe8\xe0\x18\x01R\rargumentsHash\x12=\n" +
+	"\x15edited_arguments_json\x18\t \x01(\tB\x04\xe8\xe0\x18\x03H\x00R\x13editedArgumentsJson\x88\x01\x01\x12I\n" +
+	"\x14edited_arguments_ref\x18\n" +
+	" \x01(\v2\x17.runnerd.v1.ArtifactRefR\x12editedArgumentsRefB\x18\n" +
+	"\x16_edited_arguments_json\"G\n" +
+	"\fGrantRevoked\x12\x19\n" +
+	"\bgrant_id\x18\x01 \x01(\x04R\agrantId\x12\x1c\n" +
+	"\x06reason\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x02R\x06reason\"\xb7\x01\n" +
 	"\x0eToolCallDenied\x12\x1d\n" +
 	"\acall_id\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x06callId\x12.\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x16.runnerd.v1.CallReasonR\x06reason\x126\n" +
 	"\n" +
 	"resolution\x18\x03 \x01(\v2\x16.runnerd.v1.ResolutionR\n" +
 	"resolution\x12\x1e\n" +
-	"\amessage\x18\x04 \x01(\tB\x04\xe8\xe0\x18\x02R\amessage\"\xb4\x01\n" +
+	"\amessage\x18\x04 \x01(\tB\x04\xe8\xe0\x18\x02R\amessage\"\xd0\x01\n" +
 	"\x0fToolCallBlocked\x12\x1d\n" +
 	"\acall_id\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x06callId\x12.\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x16.runnerd.v1.CallReasonR\x06reason\x12\x18\n" +
 	"\x04gate\x18\x03 \x01(\tB\x04\xe8\xe0\x18\x01R\x04gate\x12\x18\n" +
 	"\x04rule\x18\x04 \x01(\tB\x04\xe8\xe0\x18\x01R\x04rule\x12\x1e\n" +
-	"\amessage\x18\x05 \x01(\tB\x04\xe8\xe0\x18\x02R\amessage\"\xc0\x03\n" +
+	"\amessage\x18\x05 \x01(\tB\x04\xe8\xe0\x18\x02R\amessage\x12\x1a\n" +
+	"\x05layer\x18\x06 \x01(\tB\x04\xe8\xe0\x18\x01R\x05layer\"\xc0\x03\n" +
 	"\x0fToolCallStarted\x12\x1d\n" +
 	"\acall_id\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x06callId\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12\x18\n" +
@@ -4135,7 +4386,7 @@ const file_runnerd_v1_event_proto_rawDesc = "" +
 	"\x12requested_sequence\x18\b \x01(\x04R\x11requestedSequence\x12\x18\n" +
 	"\x04host\x18\t \x01(\tB\x04\xe8\xe0\x18\x01R\x04host\x12\x18\n" +
 	"\x04tool\x18\n" +
-	" \x01(\tB\x04\xe8\xe0\x18\x01R\x04tool\"\xe7\x03\n" +
+	" \x01(\tB\x04\xe8\xe0\x18\x01R\x04tool\"\x8e\x04\n" +
 	"\x11ToolCallCompleted\x12\x1d\n" +
 	"\acall_id\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x06callId\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12\x18\n" +
@@ -4152,7 +4403,9 @@ const file_runnerd_v1_event_proto_rawDesc = "" +
 	"resolution\x12\x1e\n" +
 	"\n" +
 	"reconciled\x18\v \x01(\bR\n" +
-	"reconciled\"\xb4\x04\n" +
+	"reconciled\x12%\n" +
+	"\vanswered_by\x18\f \x01(\tB\x04\xe8\xe0\x18\x01R\n" +
+	"answeredBy\"\xdb\x04\n" +
 	"\x0eToolCallFailed\x12\x1d\n" +
 	"\acall_id\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x06callId\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12.\n" +
@@ -4171,7 +4424,9 @@ const file_runnerd_v1_event_proto_rawDesc = "" +
 	"\n" +
 	"reconciled\x18\f \x01(\bR\n" +
 	"reconciled\x12\x18\n" +
-	"\x04code\x18\r \x01(\tB\x04\xe8\xe0\x18\x01R\x04code\"\xde\x01\n" +
+	"\x04code\x18\r \x01(\tB\x04\xe8\xe0\x18\x01R\x04code\x12%\n" +
+	"\vanswered_by\x18\x0e \x01(\tB\x04\xe8\xe0\x18\x01R\n" +
+	"answeredBy\"\xde\x01\n" +
 	"\rBudgetWarning\x121\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1d.runnerd.v1.BudgetWarningKindR\x04kind\x12\x14\n" +
 	"\x05level\x18\x02 \x01(\rR\x05level\x12\x18\n" +
@@ -4268,7 +4523,7 @@ func file_runnerd_v1_event_proto_rawDescGZIP() []byte {
 }
 
 var file_runnerd_v1_event_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_runnerd_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_runnerd_v1_event_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_runnerd_v1_event_proto_goTypes = []any{
 	(ResumeCause)(0),                    // 0: runnerd.v1.ResumeCause
 	(DecisionKind)(0),                   // 1: runnerd.v1.DecisionKind
@@ -4292,146 +4547,155 @@ var file_runnerd_v1_event_proto_goTypes = []any{
 	(*ToolCallPendingApproval)(nil),     // 19: runnerd.v1.ToolCallPendingApproval
 	(*Resolution)(nil),                  // 20: runnerd.v1.Resolution
 	(*ToolCallApproved)(nil),            // 21: runnerd.v1.ToolCallApproved
-	(*ToolCallDenied)(nil),              // 22: runnerd.v1.ToolCallDenied
-	(*ToolCallBlocked)(nil),             // 23: runnerd.v1.ToolCallBlocked
-	(*ToolCallStarted)(nil),             // 24: runnerd.v1.ToolCallStarted
-	(*ToolCallRetried)(nil),             // 25: runnerd.v1.ToolCallRetried
-	(*ToolCallInDoubt)(nil),             // 26: runnerd.v1.ToolCallInDoubt
-	(*ToolCallCompleted)(nil),           // 27: runnerd.v1.ToolCallCompleted
-	(*ToolCallFailed)(nil),              // 28: runnerd.v1.ToolCallFailed
-	(*BudgetWarning)(nil),               // 29: runnerd.v1.BudgetWarning
-	(*BudgetConfirmationRequested)(nil), // 30: runnerd.v1.BudgetConfirmationRequested
-	(*BudgetPrompt)(nil),                // 31: runnerd.v1.BudgetPrompt
-	(*BudgetReadOnlySuggested)(nil),     // 32: runnerd.v1.BudgetReadOnlySuggested
-	(*ContextWarning)(nil),              // 33: runnerd.v1.ContextWarning
-	(*InputRequested)(nil),              // 34: runnerd.v1.InputRequested
-	(*InputReceived)(nil),               // 35: runnerd.v1.InputReceived
-	(*CancelRequested)(nil),             // 36: runnerd.v1.CancelRequested
-	nil,                                 // 37: runnerd.v1.RunStarted.LabelsEntry
-	(*timestamppb.Timestamp)(nil),       // 38: google.protobuf.Timestamp
-	(*ArtifactRef)(nil),                 // 39: runnerd.v1.ArtifactRef
-	(TaskKind)(0),                       // 40: runnerd.v1.TaskKind
-	(*Observation)(nil),                 // 41: runnerd.v1.Observation
-	(*Identity)(nil),                    // 42: runnerd.v1.Identity
-	(*Budget)(nil),                      // 43: runnerd.v1.Budget
-	(StopReason)(0),                     // 44: runnerd.v1.StopReason
-	(*FinalAnswer)(nil),                 // 45: runnerd.v1.FinalAnswer
-	(*UsageTotals)(nil),                 // 46: runnerd.v1.UsageTotals
-	(Outcome)(0),                        // 47: runnerd.v1.Outcome
-	(Category)(0),                       // 48: runnerd.v1.Category
-	(*Finding)(nil),                     // 49: runnerd.v1.Finding
-	(*Usage)(nil),                       // 50: runnerd.v1.Usage
-	(*durationpb.Duration)(nil),         // 51: google.protobuf.Duration
-	(Recovery)(0),                       // 52: runnerd.v1.Recovery
-	(*Annotations)(nil),                 // 53: runnerd.v1.Annotations
-	(Via)(0),                            // 54: runnerd.v1.Via
-	(ApprovalVerdict)(0),                // 55: runnerd.v1.ApprovalVerdict
-	(CallReason)(0),                     // 56: runnerd.v1.CallReason
-	(LostCause)(0),                      // 57: runnerd.v1.LostCause
-	(CancelMode)(0),                     // 58: runnerd.v1.CancelMode
+	(*GrantRevoked)(nil),                // 22: runnerd.v1.GrantRevoked
+	(*ToolCallDenied)(nil),              // 23: runnerd.v1.ToolCallDenied
+	(*ToolCallBlocked)(nil),             // 24: runnerd.v1.ToolCallBlocked
+	(*ToolCallStarted)(nil),             // 25: runnerd.v1.ToolCallStarted
+	(*ToolCallRetried)(nil),             // 26: runnerd.v1.ToolCallRetried
+	(*ToolCallInDoubt)(nil),             // 27: runnerd.v1.ToolCallInDoubt
+	(*ToolCallCompleted)(nil),           // 28: runnerd.v1.ToolCallCompleted
+	(*ToolCallFailed)(nil),              // 29: runnerd.v1.ToolCallFailed
+	(*BudgetWarning)(nil),               // 30: runnerd.v1.BudgetWarning
+	(*BudgetConfirmationRequested)(nil), // 31: runnerd.v1.BudgetConfirmationRequested
+	(*BudgetPrompt)(nil),                // 32: runnerd.v1.BudgetPrompt
+	(*BudgetReadOnlySuggested)(nil),     // 33: runnerd.v1.BudgetReadOnlySuggested
+	(*ContextWarning)(nil),              // 34: runnerd.v1.ContextWarning
+	(*InputRequested)(nil),              // 35: runnerd.v1.InputRequested
+	(*InputReceived)(nil),               // 36: runnerd.v1.InputReceived
+	(*CancelRequested)(nil),             // 37: runnerd.v1.CancelRequested
+	nil,                                 // 38: runnerd.v1.RunStarted.LabelsEntry
+	(*timestamppb.Timestamp)(nil),       // 39: google.protobuf.Timestamp
+	(*ArtifactRef)(nil),                 // 40: runnerd.v1.ArtifactRef
+	(TaskKind)(0),                       // 41: runnerd.v1.TaskKind
+	(*Observation)(nil),                 // 42: runnerd.v1.Observation
+	(*Identity)(nil),                    // 43: runnerd.v1.Identity
+	(*Budget)(nil),                      // 44: runnerd.v1.Budget
+	(*AutoModeLimits)(nil),              // 45: runnerd.v1.AutoModeLimits
+	(StopReason)(0),                     // 46: runnerd.v1.StopReason
+	(*FinalAnswer)(nil),                 // 47: runnerd.v1.FinalAnswer
+	(*UsageTotals)(nil),                 // 48: runnerd.v1.UsageTotals
+	(Outcome)(0),                        // 49: runnerd.v1.Outcome
+	(Category)(0),                       // 50: runnerd.v1.Category
+	(*Finding)(nil),                     // 51: runnerd.v1.Finding
+	(*Usage)(nil),                       // 52: runnerd.v1.Usage
+	(*durationpb.Duration)(nil),         // 53: google.protobuf.Duration
+	(Recovery)(0),                       // 54: runnerd.v1.Recovery
+	(*Annotations)(nil),                 // 55: runnerd.v1.Annotations
+	(*RateLimit)(nil),                   // 56: runnerd.v1.RateLimit
+	(Via)(0),                            // 57: runnerd.v1.Via
+	(ApprovalVerdict)(0),                // 58: runnerd.v1.ApprovalVerdict
+	(*Grant)(nil),                       // 59: runnerd.v1.Grant
+	(CallReason)(0),                     // 60: runnerd.v1.CallReason
+	(LostCause)(0),                      // 61: runnerd.v1.LostCause
+	(CancelMode)(0),                     // 62: runnerd.v1.CancelMode
 }
 var file_runnerd_v1_event_proto_depIdxs = []int32{
-	38, // 0: runnerd.v1.Event.time:type_name -> google.protobuf.Timestamp
-	6,  // 1: runnerd.v1.Event.run_started:type_name -> runnerd.v1.RunStarted
-	7,  // 2: runnerd.v1.Event.run_resumed:type_name -> runnerd.v1.RunResumed
-	8,  // 3: runnerd.v1.Event.run_recovered:type_name -> runnerd.v1.RunRecovered
-	9,  // 4: runnerd.v1.Event.run_completed:type_name -> runnerd.v1.RunCompleted
-	10, // 5: runnerd.v1.Event.run_failed:type_name -> runnerd.v1.RunFailed
-	11, // 6: runnerd.v1.Event.run_paused:type_name -> runnerd.v1.RunPaused
-	12, // 7: runnerd.v1.Event.tools_pinned:type_name -> runnerd.v1.ToolsPinned
-	13, // 8: runnerd.v1.Event.tool_host_unavailable:type_name -> runnerd.v1.ToolHostUnavailable
-	14, // 9: runnerd.v1.Event.iteration_started:type_name -> runnerd.v1.IterationStarted
-	15, // 10: runnerd.v1.Event.decision_made:type_name -> runnerd.v1.DecisionMade
-	16, // 11: runnerd.v1.Event.decision_invalid:type_name -> runnerd.v1.DecisionInvalid
-	17, // 12: runnerd.v1.Event.decide_retried:type_name -> runnerd.v1.DecideRetried
-	18, // 13: runnerd.v1.Event.tool_call_requested:type_name -> runnerd.v1.ToolCallRequested
-	19, // 14: runnerd.v1.Event.tool_call_pending_approval:type_name -> runnerd.v1.ToolCallPendingApproval
-	21, // 15: runnerd.v1.Event.tool_call_approved:type_name -> runnerd.v1.ToolCallApproved
-	22, // 16: runnerd.v1.Event.tool_call_denied:type_name -> runnerd.v1.ToolCallDenied
-	23, // 17: runnerd.v1.Event.tool_call_blocked:type_name -> runnerd.v1.ToolCallBlocked
-	24, // 18: runnerd.v1.Event.tool_call_started:type_name -> runnerd.v1.ToolCallStarted
-	25, // 19: runnerd.v1.Event.tool_call_retried:type_name -> runnerd.v1.ToolCallRetried
-	26, // 20: runnerd.v1.Event.tool_call_in_doubt:type_name -> runnerd.v1.ToolCallInDoubt
-	27, // 21: runnerd.v1.Event.tool_call_completed:type_name -> runnerd.v1.ToolCallCompleted
-	28, // 22: runnerd.v1.Event.tool_call_failed:type_name -> runnerd.v1.ToolCallFailed
-	29, // 23: runnerd.v1.Event.budget_warning:type_name -> runnerd.v1.BudgetWarning
-	30, // 24: runnerd.v1.Event.budget_confirmation_requested:type_name -> runnerd.v1.BudgetConfirmationRequested
-	31, // 25: runnerd.v1.Event.budget_prompt:type_name -> runnerd.v1.BudgetPrompt
-	32, // 26: runnerd.v1.Event.budget_read_only_suggested:type_name -> runnerd.v1.BudgetReadOnlySuggested
-	33, // 27: runnerd.v1.Event.context_warning:type_name -> runnerd.v1.ContextWarning
-	34, // 28: runnerd.v1.Event.input_requested:type_name -> runnerd.v1.InputRequested
-	35, // 29: runnerd.v1.Event.input_received:type_name -> runnerd.v1.InputReceived
-	36, // 30: runnerd.v1.Event.cancel_requested:type_name -> runnerd.v1.CancelRequested
-	39, // 31: runnerd.v1.RunStarted.task_ref:type_name -> runnerd.v1.ArtifactRef
-	40, // 32: runnerd.v1.RunStarted.kind:type_name -> runnerd.v1.TaskKind
-	39, // 33: runnerd.v1.RunStarted.context_ref:type_name -> runnerd.v1.ArtifactRef
-	41, // 34: runnerd.v1.RunStarted.observations:type_name -> runnerd.v1.Observation
-	37, // 35: runnerd.v1.RunStarted.labels:type_name -> runnerd.v1.RunStarted.LabelsEntry
-	42, // 36: runnerd.v1.RunStarted.identity:type_name -> runnerd.v1.Identity
-	0,  // 37: runnerd.v1.RunResumed.cause:type_name -> runnerd.v1.ResumeCause
-	43, // 38: runnerd.v1.RunResumed.budget:type_name -> runnerd.v1.Budget
-	44, // 39: runnerd.v1.RunCompleted.stop_reason:type_name -> runnerd.v1.StopReason
-	45, // 40: runnerd.v1.RunCompleted.answer:type_name -> runnerd.v1.FinalAnswer
-	46, // 41: runnerd.v1.RunCompleted.usage:type_name -> runnerd.v1.UsageTotals
-	44, // 42: runnerd.v1.RunFailed.stop_reason:type_name -> runnerd.v1.StopReason
-	47, // 43: runnerd.v1.RunFailed.outcome:type_name -> runnerd.v1.Outcome
-	48, // 44: runnerd.v1.RunFailed.category:type_name -> runnerd.v1.Category
-	46, // 45: runnerd.v1.RunFailed.usage:type_name -> runnerd.v1.UsageTotals
-	45, // 46: runnerd.v1.RunFailed.answer:type_name -> runnerd.v1.FinalAnswer
-	44, // 47: runnerd.v1.RunPaused.stop_reason:type_name -> runnerd.v1.StopReason
-	46, // 48: runnerd.v1.RunPaused.usage:type_name -> runnerd.v1.UsageTotals
-	49, // 49: runnerd.v1.ToolsPinned.findings:type_name -> runnerd.v1.Finding
-	1,  // 50: runnerd.v1.DecisionMade.kind:type_name -> runnerd.v1.DecisionKind
-	39, // 51: runnerd.v1.DecisionMade.text_ref:type_name -> runnerd.v1.ArtifactRef
-	39, // 52: runnerd.v1.DecisionMade.reasoning_ref:type_name -> runnerd.v1.ArtifactRef
-	39, // 53: runnerd.v1.DecisionMade.provider_state_ref:type_name -> runnerd.v1.ArtifactRef
-	50, // 54: runnerd.v1.DecisionMade.usage:type_name -> runnerd.v1.Usage
-	46, // 55: runnerd.v1.DecisionMade.totals:type_name -> runnerd.v1.UsageTotals
-	51, // 56: runnerd.v1.DecisionMade.duration:type_name -> google.protobuf.Duration
-	50, // 57: runnerd.v1.DecisionInvalid.usage:type_name -> runnerd.v1.Usage
-	46, // 58: runnerd.v1.DecisionInvalid.totals:type_name -> runnerd.v1.UsageTotals
-	38, // 59: runnerd.v1.DecideRetried.retry_at:type_name -> google.protobuf.Timestamp
-	39, // 60: runnerd.v1.ToolCallRequested.arguments_ref:type_name -> runnerd.v1.ArtifactRef
-	2,  // 61: runnerd.v1.ToolCallRequested.verdict:type_name -> runnerd.v1.Verdict
-	52, // 62: runnerd.v1.ToolCallRequested.recovery:type_name -> runnerd.v1.Recovery
-	53, // 63: runnerd.v1.ToolCallRequested.annotations:type_name -> runnerd.v1.Annotations
-	53, // 64: runnerd.v1.ToolCallPendingApproval.annotations:type_name -> runnerd.v1.Annotations
-	38, // 65: runnerd.v1.ToolCallPendingApproval.expires_at:type_name -> google.protobuf.Timestamp
-	54, // 66: runnerd.v1.Resolution.via:type_name -> runnerd.v1.Via
-	55, // 67: runnerd.v1.Resolution.verdict:type_name -> runnerd.v1.ApprovalVerdict
-	20, // 68: runnerd.v1.ToolCallApproved.resolution:type_name -> runnerd.v1.Resolution
-	56, // 69: runnerd.v1.ToolCallDenied.reason:type_name -> runnerd.v1.CallReason
-	20, // 70: runnerd.v1.ToolCallDenied.resolution:type_name -> runnerd.v1.Resolution
-	56, // 71: runnerd.v1.ToolCallBlocked.reason:type_name -> runnerd.v1.CallReason
-	38, // 72: runnerd.v1.ToolCallStarted.deadline:type_name -> google.protobuf.Timestamp
-	53, // 73: runnerd.v1.ToolCallStarted.annotations:type_name -> runnerd.v1.Annotations
-	57, // 74: runnerd.v1.ToolCallRetried.cause:type_name -> runnerd.v1.LostCause
-	38, // 75: runnerd.v1.ToolCallRetried.retry_at:type_name -> google.protobuf.Timestamp
-	38, // 76: runnerd.v1.ToolCallRetried.deadline:type_name -> google.protobuf.Timestamp
-	20, // 77: runnerd.v1.ToolCallRetried.resolution:type_name -> runnerd.v1.Resolution
-	57, // 78: runnerd.v1.ToolCallInDoubt.cause:type_name -> runnerd.v1.LostCause
-	3,  // 79: runnerd.v1.ToolCallInDoubt.next:type_name -> runnerd.v1.InDoubtNext
-	38, // 80: runnerd.v1.ToolCallInDoubt.expires_at:type_name -> google.protobuf.Timestamp
-	39, // 81: runnerd.v1.ToolCallCompleted.structured_ref:type_name -> runnerd.v1.ArtifactRef
-	39, // 82: runnerd.v1.ToolCallCompleted.artifacts:type_name -> runnerd.v1.ArtifactRef
-	51, // 83: runnerd.v1.ToolCallCompleted.duration:type_name -> google.protobuf.Duration
-	20, // 84: runnerd.v1.ToolCallCompleted.resolution:type_name -> runnerd.v1.Resolution
-	56, // 85: runnerd.v1.ToolCallFailed.reason:type_name -> runnerd.v1.CallReason
-	39, // 86: runnerd.v1.ToolCallFailed.structured_ref:type_name -> runnerd.v1.ArtifactRef
-	39, // 87: runnerd.v1.ToolCallFailed.artifacts:type_name -> runnerd.v1.ArtifactRef
-	51, // 88: runnerd.v1.ToolCallFailed.duration:type_name -> google.protobuf.Duration
-	20, // 89: runnerd.v1.ToolCallFailed.resolution:type_name -> runnerd.v1.Resolution
-	4,  // 90: runnerd.v1.BudgetWarning.kind:type_name -> runnerd.v1.BudgetWarningKind
-	38, // 91: runnerd.v1.BudgetConfirmationRequested.expires_at:type_name -> google.protobuf.Timestamp
-	20, // 92: runnerd.v1.BudgetPrompt.resolution:type_name -> runnerd.v1.Resolution
-	39, // 93: runnerd.v1.InputRequested.text_ref:type_name -> runnerd.v1.ArtifactRef
-	39, // 94: runnerd.v1.InputReceived.text_ref:type_name -> runnerd.v1.ArtifactRef
-	58, // 95: runnerd.v1.CancelRequested.mode:type_name -> runnerd.v1.CancelMode
-	96, // [96:96] is the sub-list for method output_type
-	96, // [96:96] is the sub-list for method input_type
-	96, // [96:96] is the sub-list for extension type_name
-	96, // [96:96] is the sub-list for extension extendee
-	0,  // [0:96] is the sub-list for field type_name
+	39,  // 0: runnerd.v1.Event.time:type_name -> google.protobuf.Timestamp
+	6,   // 1: runnerd.v1.Event.run_started:type_name -> runnerd.v1.RunStarted
+	7,   // 2: runnerd.v1.Event.run_resumed:type_name -> runnerd.v1.RunResumed
+	8,   // 3: runnerd.v1.Event.run_recovered:type_name -> runnerd.v1.RunRecovered
+	9,   // 4: runnerd.v1.Event.run_completed:type_name -> runnerd.v1.RunCompleted
+	10,  // 5: runnerd.v1.Event.run_failed:type_name -> runnerd.v1.RunFailed
+	11,  // 6: runnerd.v1.Event.run_paused:type_name -> runnerd.v1.RunPaused
+	12,  // 7: runnerd.v1.Event.tools_pinned:type_name -> runnerd.v1.ToolsPinned
+	13,  // 8: runnerd.v1.Event.tool_host_unavailable:type_name -> runnerd.v1.ToolHostUnavailable
+	14,  // 9: runnerd.v1.Event.iteration_started:type_name -> runnerd.v1.IterationStarted
+	15,  // 10: runnerd.v1.Event.decision_made:type_name -> runnerd.v1.DecisionMade
+	16,  // 11: runnerd.v1.Event.decision_invalid:type_name -> runnerd.v1.DecisionInvalid
+	17,  // 12: runnerd.v1.Event.decide_retried:type_name -> runnerd.v1.DecideRetried
+	18,  // 13: runnerd.v1.Event.tool_call_requested:type_name -> runnerd.v1.ToolCallRequested
+	19,  // 14: runnerd.v1.Event.tool_call_pending_approval:type_name -> runnerd.v1.ToolCallPendingApproval
+	21,  // 15: runnerd.v1.Event.tool_call_approved:type_name -> runnerd.v1.ToolCallApproved
+	23,  // 16: runnerd.v1.Event.tool_call_denied:type_name -> runnerd.v1.ToolCallDenied
+	24,  // 17: runnerd.v1.Event.tool_call_blocked:type_name -> runnerd.v1.ToolCallBlocked
+	25,  // 18: runnerd.v1.Event.tool_call_started:type_name -> runnerd.v1.ToolCallStarted
+	26,  // 19: runnerd.v1.Event.tool_call_retried:type_name -> runnerd.v1.ToolCallRetried
+	27,  // 20: runnerd.v1.Event.tool_call_in_doubt:type_name -> runnerd.v1.ToolCallInDoubt
+	28,  // 21: runnerd.v1.Event.tool_call_completed:type_name -> runnerd.v1.ToolCallCompleted
+	29,  // 22: runnerd.v1.Event.tool_call_failed:type_name -> runnerd.v1.ToolCallFailed
+	22,  // 23: runnerd.v1.Event.grant_revoked:type_name -> runnerd.v1.GrantRevoked
+	30,  // 24: runnerd.v1.Event.budget_warning:type_name -> runnerd.v1.BudgetWarning
+	31,  // 25: runnerd.v1.Event.budget_confirmation_requested:type_name -> runnerd.v1.BudgetConfirmationRequested
+	32,  // 26: runnerd.v1.Event.budget_prompt:type_name -> runnerd.v1.BudgetPrompt
+	33,  // 27: runnerd.v1.Event.budget_read_only_suggested:type_name -> runnerd.v1.BudgetReadOnlySuggested
+	34,  // 28: runnerd.v1.Event.context_warning:type_name -> runnerd.v1.ContextWarning
+	35,  // 29: runnerd.v1.Event.input_requested:type_name -> runnerd.v1.InputRequested
+	36,  // 30: runnerd.v1.Event.input_received:type_name -> runnerd.v1.InputReceived
+	37,  // 31: runnerd.v1.Event.cancel_requested:type_name -> runnerd.v1.CancelRequested
+	40,  // 32: runnerd.v1.RunStarted.task_ref:type_name -> runnerd.v1.ArtifactRef
+	41,  // 33: runnerd.v1.RunStarted.kind:type_name -> runnerd.v1.TaskKind
+	40,  // 34: runnerd.v1.RunStarted.context_ref:type_name -> runnerd.v1.ArtifactRef
+	42,  // 35: runnerd.v1.RunStarted.observations:type_name -> runnerd.v1.Observation
+	38,  // 36: runnerd.v1.RunStarted.labels:type_name -> runnerd.v1.RunStarted.LabelsEntry
+	43,  // 37: runnerd.v1.RunStarted.identity:type_name -> runnerd.v1.Identity
+	0,   // 38: runnerd.v1.RunResumed.cause:type_name -> runnerd.v1.ResumeCause
+	44,  // 39: runnerd.v1.RunResumed.budget:type_name -> runnerd.v1.Budget
+	45,  // 40: runnerd.v1.RunResumed.auto_mode_limits:type_name -> runnerd.v1.AutoModeLimits
+	46,  // 41: runnerd.v1.RunCompleted.stop_reason:type_name -> runnerd.v1.StopReason
+	47,  // 42: runnerd.v1.RunCompleted.answer:type_name -> runnerd.v1.FinalAnswer
+	48,  // 43: runnerd.v1.RunCompleted.usage:type_name -> runnerd.v1.UsageTotals
+	46,  // 44: runnerd.v1.RunFailed.stop_reason:type_name -> runnerd.v1.StopReason
+	49,  // 45: runnerd.v1.RunFailed.outcome:type_name -> runnerd.v1.Outcome
+	50,  // 46: runnerd.v1.RunFailed.category:type_name -> runnerd.v1.Category
+	48,  // 47: runnerd.v1.RunFailed.usage:type_name -> runnerd.v1.UsageTotals
+	47,  // 48: runnerd.v1.RunFailed.answer:type_name -> runnerd.v1.FinalAnswer
+	46,  // 49: runnerd.v1.RunPaused.stop_reason:type_name -> runnerd.v1.StopReason
+	48,  // 50: runnerd.v1.RunPaused.usage:type_name -> runnerd.v1.UsageTotals
+	51,  // 51: runnerd.v1.ToolsPinned.findings:type_name -> runnerd.v1.Finding
+	1,   // 52: runnerd.v1.DecisionMade.kind:type_name -> runnerd.v1.DecisionKind
+	40,  // 53: runnerd.v1.DecisionMade.text_ref:type_name -> runnerd.v1.ArtifactRef
+	40,  // 54: runnerd.v1.DecisionMade.reasoning_ref:type_name -> runnerd.v1.ArtifactRef
+	40,  // 55: runnerd.v1.DecisionMade.provider_state_ref:type_name -> runnerd.v1.ArtifactRef
+	52,  // 56: runnerd.v1.DecisionMade.usage:type_name -> runnerd.v1.Usage
+	48,  // 57: runnerd.v1.DecisionMade.totals:type_name -> runnerd.v1.UsageTotals
+	53,  // 58: runnerd.v1.DecisionMade.duration:type_name -> google.protobuf.Duration
+	52,  // 59: runnerd.v1.DecisionInvalid.usage:type_name -> runnerd.v1.Usage
+	48,  // 60: runnerd.v1.DecisionInvalid.totals:type_name -> runnerd.v1.UsageTotals
+	39,  // 61: runnerd.v1.DecideRetried.retry_at:type_name -> google.protobuf.Timestamp
+	40,  // 62: runnerd.v1.ToolCallRequested.arguments_ref:type_name -> runnerd.v1.ArtifactRef
+	2,   // 63: runnerd.v1.ToolCallRequested.verdict:type_name -> runnerd.v1.Verdict
+	54,  // 64: runnerd.v1.ToolCallRequested.recovery:type_name -> runnerd.v1.Recovery
+	55,  // 65: runnerd.v1.ToolCallRequested.annotations:type_name -> runnerd.v1.Annotations
+	56,  // 66: runnerd.v1.ToolCallRequested.rate_limit:type_name -> runnerd.v1.RateLimit
+	55,  // 67: runnerd.v1.ToolCallPendingApproval.annotations:type_name -> runnerd.v1.Annotations
+	39,  // 68: runnerd.v1.ToolCallPendingApproval.expires_at:type_name -> google.protobuf.Timestamp
+	57,  // 69: runnerd.v1.Resolution.via:type_name -> runnerd.v1.Via
+	58,  // 70: runnerd.v1.Resolution.verdict:type_name -> runnerd.v1.ApprovalVerdict
+	20,  // 71: runnerd.v1.ToolCallApproved.resolution:type_name -> runnerd.v1.Resolution
+	59,  // 72: runnerd.v1.ToolCallApproved.grant:type_name -> runnerd.v1.Grant
+	40,  // 73: runnerd.v1.ToolCallApproved.edited_arguments_ref:type_name -> runnerd.v1.ArtifactRef
+	60,  // 74: runnerd.v1.ToolCallDenied.reason:type_name -> runnerd.v1.CallReason
+	20,  // 75: runnerd.v1.ToolCallDenied.resolution:type_name -> runnerd.v1.Resolution
+	60,  // 76: runnerd.v1.ToolCallBlocked.reason:type_name -> runnerd.v1.CallReason
+	39,  // 77: runnerd.v1.ToolCallStarted.deadline:type_name -> google.protobuf.Timestamp
+	55,  // 78: runnerd.v1.ToolCallStarted.annotations:type_name -> runnerd.v1.Annotations
+	61,  // 79: runnerd.v1.ToolCallRetried.cause:type_name -> runnerd.v1.LostCause
+	39,  // 80: runnerd.v1.ToolCallRetried.retry_at:type_name -> google.protobuf.Timestamp
+	39,  // 81: runnerd.v1.ToolCallRetried.deadline:type_name -> google.protobuf.Timestamp
+	20,  // 82: runnerd.v1.ToolCallRetried.resolution:type_name -> runnerd.v1.Resolution
+	61,  // 83: runnerd.v1.ToolCallInDoubt.cause:type_name -> runnerd.v1.LostCause
+	3,   // 84: runnerd.v1.ToolCallInDoubt.next:type_name -> runnerd.v1.InDoubtNext
+	39,  // 85: runnerd.v1.ToolCallInDoubt.expires_at:type_name -> google.protobuf.Timestamp
+	40,  // 86: runnerd.v1.ToolCallCompleted.structured_ref:type_name -> runnerd.v1.ArtifactRef
+	40,  // 87: runnerd.v1.ToolCallCompleted.artifacts:type_name -> runnerd.v1.ArtifactRef
+	53,  // 88: runnerd.v1.ToolCallCompleted.duration:type_name -> google.protobuf.Duration
+	20,  // 89: runnerd.v1.ToolCallCompleted.resolution:type_name -> runnerd.v1.Resolution
+	60,  // 90: runnerd.v1.ToolCallFailed.reason:type_name -> runnerd.v1.CallReason
+	40,  // 91: runnerd.v1.ToolCallFailed.structured_ref:type_name -> runnerd.v1.ArtifactRef
+	40,  // 92: runnerd.v1.ToolCallFailed.artifacts:type_name -> runnerd.v1.ArtifactRef
+	53,  // 93: runnerd.v1.ToolCallFailed.duration:type_name -> google.protobuf.Duration
+	20,  // 94: runnerd.v1.ToolCallFailed.resolution:type_name -> runnerd.v1.Resolution
+	4,   // 95: runnerd.v1.BudgetWarning.kind:type_name -> runnerd.v1.BudgetWarningKind
+	39,  // 96: runnerd.v1.BudgetConfirmationRequested.expires_at:type_name -> google.protobuf.Timestamp
+	20,  // 97: runnerd.v1.BudgetPrompt.resolution:type_name -> runnerd.v1.Resolution
+	40,  // 98: runnerd.v1.InputRequested.text_ref:type_name -> runnerd.v1.ArtifactRef
+	40,  // 99: runnerd.v1.InputReceived.text_ref:type_name -> runnerd.v1.ArtifactRef
+	62,  // 100: runnerd.v1.CancelRequested.mode:type_name -> runnerd.v1.CancelMode
+	101, // [101:101] is the sub-list for method output_type
+	101, // [101:101] is the sub-list for method input_type
+	101, // [101:101] is the sub-list for extension type_name
+	101, // [101:101] is the sub-list for extension extendee
+	0,   // [0:101] is the sub-list for field type_name
 }
 
 func init() { file_runnerd_v1_event_proto_init() }
@@ -4466,6 +4730,7 @@ func file_runnerd_v1_event_proto_init() {
 		(*Event_ToolCallInDoubt)(nil),
 		(*Event_ToolCallCompleted)(nil),
 		(*Event_ToolCallFailed)(nil),
+		(*Event_GrantRevoked)(nil),
 		(*Event_BudgetWarning)(nil),
 		(*Event_BudgetConfirmationRequested)(nil),
 		(*Event_BudgetPrompt)(nil),
@@ -4478,13 +4743,14 @@ func file_runnerd_v1_event_proto_init() {
 	file_runnerd_v1_event_proto_msgTypes[10].OneofWrappers = []any{}
 	file_runnerd_v1_event_proto_msgTypes[11].OneofWrappers = []any{}
 	file_runnerd_v1_event_proto_msgTypes[13].OneofWrappers = []any{}
+	file_runnerd_v1_event_proto_msgTypes[16].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runnerd_v1_event_proto_rawDesc), len(file_runnerd_v1_event_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   33,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -178,6 +178,8 @@ const (
 	StopReason_STOP_REASON_MAX_DURATION StopReason = 8
 	// The next request to the decide service would be over max_context_tokens.
 	StopReason_STOP_REASON_MAX_CONTEXT StopReason = 9
+	// A limit of auto mode was reached.
+	StopReason_STOP_REASON_AUTO_MODE_LIMIT StopReason = 10
 	// max_consecutive_failures or max_consecutive_refusals was reached.
 	StopReason_STOP_REASON_MAX_FAILURES StopReason = 11
 	// The model asked a question and the agent does not wait for answers.
@@ -211,6 +213,7 @@ var (
 		7:  "STOP_REASON_MAX_COST",
 		8:  "STOP_REASON_MAX_DURATION",
 		9:  "STOP_REASON_MAX_CONTEXT",
+		10: "STOP_REASON_AUTO_MODE_LIMIT",
 		11: "STOP_REASON_MAX_FAILURES",
 		13: "STOP_REASON_NEEDS_INPUT",
 		15: "STOP_REASON_DECISION_INVALID",
@@ -231,6 +234,7 @@ var (
 		"STOP_REASON_MAX_COST":          7,
 		"STOP_REASON_MAX_DURATION":      8,
 		"STOP_REASON_MAX_CONTEXT":       9,
+		"STOP_REASON_AUTO_MODE_LIMIT":   10,
 		"STOP_REASON_MAX_FAILURES":      11,
 		"STOP_REASON_NEEDS_INPUT":       13,
 		"STOP_REASON_DECISION_INVALID":  15,
@@ -609,6 +613,124 @@ func (OnQuestion) EnumDescriptor() ([]byte, []int) {
 	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{8}
 }
 
+// PermissionMode says by the tier of a tool whether its calls are allowed, asked or blocked.
+type PermissionMode int32
+
+const (
+	// The layer says nothing by tier.
+	PermissionMode_PERMISSION_MODE_UNSPECIFIED PermissionMode = 0
+	// Tier 0 is allowed, all else blocked.
+	PermissionMode_PERMISSION_MODE_READ_ONLY PermissionMode = 1
+	// Tiers 0 and 2 are allowed, tier 1 with a plan; commands and what cannot be undone are blocked.
+	PermissionMode_PERMISSION_MODE_WORKSPACE_WRITE PermissionMode = 2
+	// Tiers 0 and 2 are allowed, all else is asked.
+	PermissionMode_PERMISSION_MODE_PROMPT PermissionMode = 3
+	// Tiers 0 to 3 are allowed, 4 is asked.
+	PermissionMode_PERMISSION_MODE_ALLOW PermissionMode = 4
+	// Everything is allowed.
+	PermissionMode_PERMISSION_MODE_DANGER_FULL_ACCESS PermissionMode = 5
+)
+
+// Enum value maps for PermissionMode.
+var (
+	PermissionMode_name = map[int32]string{
+		0: "PERMISSION_MODE_UNSPECIFIED",
+		1: "PERMISSION_MODE_READ_ONLY",
+		2: "PERMISSION_MODE_WORKSPACE_WRITE",
+		3: "PERMISSION_MODE_PROMPT",
+		4: "PERMISSION_MODE_ALLOW",
+		5: "PERMISSION_MODE_DANGER_FULL_ACCESS",
+	}
+	PermissionMode_value = map[string]int32{
+		"PERMISSION_MODE_UNSPECIFIED":        0,
+		"PERMISSION_MODE_READ_ONLY":          1,
+		"PERMISSION_MODE_WORKSPACE_WRITE":    2,
+		"PERMISSION_MODE_PROMPT":             3,
+		"PERMISSION_MODE_ALLOW":              4,
+		"PERMISSION_MODE_DANGER_FULL_ACCESS": 5,
+	}
+)
+
+func (x PermissionMode) Enum() *PermissionMode {
+	p := new(PermissionMode)
+	*p = x
+	return p
+}
+
+func (x PermissionMode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PermissionMode) Descriptor() protoreflect.EnumDescriptor {
+	return file_runnerd_v1_run_proto_enumTypes[9].Descriptor()
+}
+
+func (PermissionMode) Type() protoreflect.EnumType {
+	return &file_runnerd_v1_run_proto_enumTypes[9]
+}
+
+func (x PermissionMode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PermissionMode.Descriptor instead.
+func (PermissionMode) EnumDescriptor() ([]byte, []int) {
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{9}
+}
+
+// PlanRule says whether writes need a plan.
+type PlanRule int32
+
+const (
+	// They do where the mode of the layer is WORKSPACE_WRITE.
+	PlanRule_PLAN_RULE_UNSPECIFIED PlanRule = 0
+	// They do.
+	PlanRule_PLAN_RULE_REQUIRED PlanRule = 1
+	// They do not. The targets of a plan that is bound hold all the same.
+	PlanRule_PLAN_RULE_NOT_REQUIRED PlanRule = 2
+)
+
+// Enum value maps for PlanRule.
+var (
+	PlanRule_name = map[int32]string{
+		0: "PLAN_RULE_UNSPECIFIED",
+		1: "PLAN_RULE_REQUIRED",
+		2: "PLAN_RULE_NOT_REQUIRED",
+	}
+	PlanRule_value = map[string]int32{
+		"PLAN_RULE_UNSPECIFIED":  0,
+		"PLAN_RULE_REQUIRED":     1,
+		"PLAN_RULE_NOT_REQUIRED": 2,
+	}
+)
+
+func (x PlanRule) Enum() *PlanRule {
+	p := new(PlanRule)
+	*p = x
+	return p
+}
+
+func (x PlanRule) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PlanRule) Descriptor() protoreflect.EnumDescriptor {
+	return file_runnerd_v1_run_proto_enumTypes[10].Descriptor()
+}
+
+func (PlanRule) Type() protoreflect.EnumType {
+	return &file_runnerd_v1_run_proto_enumTypes[10]
+}
+
+func (x PlanRule) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PlanRule.Descriptor instead.
+func (PlanRule) EnumDescriptor() ([]byte, []int) {
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{10}
+}
+
 // ObservationKind is what an observation is.
 type ObservationKind int32
 
@@ -658,11 +780,11 @@ func (x ObservationKind) String() string {
 }
 
 func (ObservationKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_runnerd_v1_run_proto_enumTypes[9].Descriptor()
+	return file_runnerd_v1_run_proto_enumTypes[11].Descriptor()
 }
 
 func (ObservationKind) Type() protoreflect.EnumType {
-	return &file_runnerd_v1_run_proto_enumTypes[9]
+	return &file_runnerd_v1_run_proto_enumTypes[11]
 }
 
 func (x ObservationKind) Number() protoreflect.EnumNumber {
@@ -671,7 +793,7 @@ func (x ObservationKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ObservationKind.Descriptor instead.
 func (ObservationKind) EnumDescriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{9}
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{11}
 }
 
 // CallReason is the stable code of why a call failed, was blocked or was denied.
@@ -704,6 +826,8 @@ const (
 	CallReason_CALL_REASON_NOT_EXECUTED CallReason = 17
 	// A read-only call gave no outcome in all its attempts.
 	CallReason_CALL_REASON_NO_OUTCOME CallReason = 18
+	// Not started: the run started as many calls of the tool within a while as it may.
+	CallReason_CALL_REASON_RATE_LIMITED CallReason = 19
 	// Blocked: max_tool_calls is used up.
 	CallReason_CALL_REASON_TOOL_BUDGET CallReason = 30
 	// Blocked: the run ends before the call could start.
@@ -718,6 +842,24 @@ const (
 	CallReason_CALL_REASON_NO_APPROVER CallReason = 42
 	// Denied: the run ended while the approval was open.
 	CallReason_CALL_REASON_APPROVAL_CANCELLED CallReason = 43
+	// Blocked: what the host says about the tool is not what it said when the run began.
+	CallReason_CALL_REASON_TOOL_CHANGED CallReason = 50
+	// Blocked: a deny rule matches.
+	CallReason_CALL_REASON_FILE_POLICY_DENIED CallReason = 51
+	// Blocked: a path leads out of the workspace, or is no path that every party reads in the same way.
+	CallReason_CALL_REASON_PATH_OUTSIDE_WORKSPACE CallReason = 52
+	// Blocked: a path leads through a symbolic link.
+	CallReason_CALL_REASON_PATH_SYMLINK CallReason = 53
+	// Blocked: a write needs a plan and none is bound.
+	CallReason_CALL_REASON_PLAN_REQUIRED CallReason = 54
+	// Blocked: a write outside the targets of the bound plan.
+	CallReason_CALL_REASON_PLAN_CONTRACT_DENIED CallReason = 55
+	// Blocked: the tool is not on the list of auto mode.
+	CallReason_CALL_REASON_AUTO_MODE_BLOCKED CallReason = 56
+	// Blocked: the run may only read.
+	CallReason_CALL_REASON_READ_ONLY_MODE CallReason = 57
+	// Blocked: the run may only write within its workspace.
+	CallReason_CALL_REASON_WORKSPACE_WRITE_MODE CallReason = 58
 )
 
 // Enum value maps for CallReason.
@@ -736,6 +878,7 @@ var (
 		16: "CALL_REASON_CANCELLED",
 		17: "CALL_REASON_NOT_EXECUTED",
 		18: "CALL_REASON_NO_OUTCOME",
+		19: "CALL_REASON_RATE_LIMITED",
 		30: "CALL_REASON_TOOL_BUDGET",
 		31: "CALL_REASON_RUN_ENDING",
 		32: "CALL_REASON_PRIOR_OUTCOME_UNKNOWN",
@@ -743,28 +886,47 @@ var (
 		41: "CALL_REASON_APPROVAL_TIMEOUT",
 		42: "CALL_REASON_NO_APPROVER",
 		43: "CALL_REASON_APPROVAL_CANCELLED",
+		50: "CALL_REASON_TOOL_CHANGED",
+		51: "CALL_REASON_FILE_POLICY_DENIED",
+		52: "CALL_REASON_PATH_OUTSIDE_WORKSPACE",
+		53: "CALL_REASON_PATH_SYMLINK",
+		54: "CALL_REASON_PLAN_REQUIRED",
+		55: "CALL_REASON_PLAN_CONTRACT_DENIED",
+		56: "CALL_REASON_AUTO_MODE_BLOCKED",
+		57: "CALL_REASON_READ_ONLY_MODE",
+		58: "CALL_REASON_WORKSPACE_WRITE_MODE",
 	}
 	CallReason_value = map[string]int32{
-		"CALL_REASON_UNSPECIFIED":           0,
-		"CALL_REASON_UNKNOWN_TOOL":          1,
-		"CALL_REASON_ARGUMENTS_INVALID":     2,
-		"CALL_REASON_SCHEMA_MISMATCH":       3,
-		"CALL_REASON_TOOL_ERROR":            10,
-		"CALL_REASON_HOST_REFUSED":          11,
-		"CALL_REASON_HOST_UNAVAILABLE":      12,
-		"CALL_REASON_RESULT_UNDECODABLE":    13,
-		"CALL_REASON_RESULT_TOO_LARGE":      14,
-		"CALL_REASON_UNKNOWN_OUTCOME":       15,
-		"CALL_REASON_CANCELLED":             16,
-		"CALL_REASON_NOT_EXECUTED":          17,
-		"CALL_REASON_NO_OUTCOME":            18,
-		"CALL_REASON_TOOL_BUDGET":           30,
-		"CALL_REASON_RUN_ENDING":            31,
-		"CALL_REASON_PRIOR_OUTCOME_UNKNOWN": 32,
-		"CALL_REASON_REJECTED_BY_APPROVER":  40,
-		"CALL_REASON_APPROVAL_TIMEOUT":      41,
-		"CALL_REASON_NO_APPROVER":           42,
-		"CALL_REASON_APPROVAL_CANCELLED":    43,
+		"CALL_REASON_UNSPECIFIED":            0,
+		"CALL_REASON_UNKNOWN_TOOL":           1,
+		"CALL_REASON_ARGUMENTS_INVALID":      2,
+		"CALL_REASON_SCHEMA_MISMATCH":        3,
+		"CALL_REASON_TOOL_ERROR":             10,
+		"CALL_REASON_HOST_REFUSED":           11,
+		"CALL_REASON_HOST_UNAVAILABLE":       12,
+		"CALL_REASON_RESULT_UNDECODABLE":     13,
+		"CALL_REASON_RESULT_TOO_LARGE":       14,
+		"CALL_REASON_UNKNOWN_OUTCOME":        15,
+		"CALL_REASON_CANCELLED":              16,
+		"CALL_REASON_NOT_EXECUTED":           17,
+		"CALL_REASON_NO_OUTCOME":             18,
+		"CALL_REASON_RATE_LIMITED":           19,
+		"CALL_REASON_TOOL_BUDGET":            30,
+		"CALL_REASON_RUN_ENDING":             31,
+		"CALL_REASON_PRIOR_OUTCOME_UNKNOWN":  32,
+		"CALL_REASON_REJECTED_BY_APPROVER":   40,
+		"CALL_REASON_APPROVAL_TIMEOUT":       41,
+		"CALL_REASON_NO_APPROVER":            42,
+		"CALL_REASON_APPROVAL_CANCELLED":     43,
+		"CALL_REASON_TOOL_CHANGED":           50,
+		"CALL_REASON_FILE_POLICY_DENIED":     51,
+		"CALL_REASON_PATH_OUTSIDE_WORKSPACE": 52,
+		"CALL_REASON_PATH_SYMLINK":           53,
+		"CALL_REASON_PLAN_REQUIRED":          54,
+		"CALL_REASON_PLAN_CONTRACT_DENIED":   55,
+		"CALL_REASON_AUTO_MODE_BLOCKED":      56,
+		"CALL_REASON_READ_ONLY_MODE":         57,
+		"CALL_REASON_WORKSPACE_WRITE_MODE":   58,
 	}
 )
 
@@ -779,11 +941,11 @@ func (x CallReason) String() string {
 }
 
 func (CallReason) Descriptor() protoreflect.EnumDescriptor {
-	return file_runnerd_v1_run_proto_enumTypes[10].Descriptor()
+	return file_runnerd_v1_run_proto_enumTypes[12].Descriptor()
 }
 
 func (CallReason) Type() protoreflect.EnumType {
-	return &file_runnerd_v1_run_proto_enumTypes[10]
+	return &file_runnerd_v1_run_proto_enumTypes[12]
 }
 
 func (x CallReason) Number() protoreflect.EnumNumber {
@@ -792,7 +954,7 @@ func (x CallReason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CallReason.Descriptor instead.
 func (CallReason) EnumDescriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{10}
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{12}
 }
 
 // Identity is what the caller says about itself; shown and passed on, never used to grant anything.
@@ -972,20 +1134,548 @@ func (x *Budget) GetMaxConsecutiveRefusals() uint32 {
 	return 0
 }
 
+// DenyRule blocks the calls that it matches.
+type DenyRule struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the rule, unique in its layer; it stands in the verdict. [A-Za-z0-9][A-Za-z0-9._-]{0,63}.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Glob over tool names, as in approval_for; empty: all tools.
+	Tools string `protobuf:"bytes,2,opt,name=tools,proto3" json:"tools,omitempty"`
+	// Patterns by argument: the name of a top-level argument, or a JSON Pointer that begins with a slash. All must be
+	// there and match, each the whole value as text: * stands for any characters, ? for one, \ takes the next as it is.
+	Arguments map[string]string `protobuf:"bytes,3,rep,name=arguments,proto3" json:"arguments,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// What the model and people are told; empty: a sentence that names the rule. At most 1 KiB.
+	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DenyRule) Reset() {
+	*x = DenyRule{}
+	mi := &file_runnerd_v1_run_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DenyRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DenyRule) ProtoMessage() {}
+
+func (x *DenyRule) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_run_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DenyRule.ProtoReflect.Descriptor instead.
+func (*DenyRule) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *DenyRule) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *DenyRule) GetTools() string {
+	if x != nil {
+		return x.Tools
+	}
+	return ""
+}
+
+func (x *DenyRule) GetArguments() map[string]string {
+	if x != nil {
+		return x.Arguments
+	}
+	return nil
+}
+
+func (x *DenyRule) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// PathRules confines the path arguments of calls.
+type PathRules struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absolute path of the workspace as the tools see it; paths outside are blocked. Empty: relative paths that climb out
+	// are blocked, absolute ones are not looked at.
+	Workspace string `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// The workspace is a folder of this machine: paths are also resolved beneath it, and those through symbolic links are
+	// blocked. Only the configuration may say so.
+	Shared bool `protobuf:"varint,2,opt,name=shared,proto3" json:"shared,omitempty"`
+	// Globs of paths that are asked for: without a slash any component of the path, with a slash the whole path beneath
+	// the workspace; upper and lower case are the same.
+	Sensitive     []string `protobuf:"bytes,3,rep,name=sensitive,proto3" json:"sensitive,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PathRules) Reset() {
+	*x = PathRules{}
+	mi := &file_runnerd_v1_run_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PathRules) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PathRules) ProtoMessage() {}
+
+func (x *PathRules) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_run_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PathRules.ProtoReflect.Descriptor instead.
+func (*PathRules) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *PathRules) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *PathRules) GetShared() bool {
+	if x != nil {
+		return x.Shared
+	}
+	return false
+}
+
+func (x *PathRules) GetSensitive() []string {
+	if x != nil {
+		return x.Sensitive
+	}
+	return nil
+}
+
+// PolicyLayer is one layer of the policy of a run. Each layer says allow, ask or block to a call and the strictest
+// wins, so that a further layer can only narrow what a run may do.
+type PolicyLayer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the layer, as verdicts name it: agent, request, or the name of a configured policy. In a request: empty.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What is allowed by tier.
+	Mode PermissionMode `protobuf:"varint,2,opt,name=mode,proto3,enum=runnerd.v1.PermissionMode" json:"mode,omitempty"`
+	// Rules that block, in order: the first that matches gives the message. At most 256.
+	Deny []*DenyRule `protobuf:"bytes,3,rep,name=deny,proto3" json:"deny,omitempty"`
+	// What is looked at in paths; absent: nothing.
+	Paths *PathRules `protobuf:"bytes,4,opt,name=paths,proto3" json:"paths,omitempty"`
+	// Whether writes need a plan.
+	Plan PlanRule `protobuf:"varint,5,opt,name=plan,proto3,enum=runnerd.v1.PlanRule" json:"plan,omitempty"`
+	// Globs over tool names ("<name>" as offered or at its host, or "tool:<name>"): a match must be asked. At most 256.
+	ApprovalFor   []string `protobuf:"bytes,6,rep,name=approval_for,json=approvalFor,proto3" json:"approval_for,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PolicyLayer) Reset() {
+	*x = PolicyLayer{}
+	mi := &file_runnerd_v1_run_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicyLayer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicyLayer) ProtoMessage() {}
+
+func (x *PolicyLayer) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_run_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicyLayer.ProtoReflect.Descriptor instead.
+func (*PolicyLayer) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *PolicyLayer) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PolicyLayer) GetMode() PermissionMode {
+	if x != nil {
+		return x.Mode
+	}
+	return PermissionMode_PERMISSION_MODE_UNSPECIFIED
+}
+
+func (x *PolicyLayer) GetDeny() []*DenyRule {
+	if x != nil {
+		return x.Deny
+	}
+	return nil
+}
+
+func (x *PolicyLayer) GetPaths() *PathRules {
+	if x != nil {
+		return x.Paths
+	}
+	return nil
+}
+
+func (x *PolicyLayer) GetPlan() PlanRule {
+	if x != nil {
+		return x.Plan
+	}
+	return PlanRule_PLAN_RULE_UNSPECIFIED
+}
+
+func (x *PolicyLayer) GetApprovalFor() []string {
+	if x != nil {
+		return x.ApprovalFor
+	}
+	return nil
+}
+
+// PlanContract is a plan that somebody agreed to: writes beyond it are blocked.
+type PlanContract struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Hash of the plan in the caller's words; not blank. At most 256 bytes.
+	ContentHash string `protobuf:"bytes,1,opt,name=content_hash,json=contentHash,proto3" json:"content_hash,omitempty"`
+	// Files and folders that may be written, relative to the workspace; empty: all. At most 256.
+	FileTargets   []string `protobuf:"bytes,2,rep,name=file_targets,json=fileTargets,proto3" json:"file_targets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanContract) Reset() {
+	*x = PlanContract{}
+	mi := &file_runnerd_v1_run_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanContract) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanContract) ProtoMessage() {}
+
+func (x *PlanContract) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_run_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanContract.ProtoReflect.Descriptor instead.
+func (*PlanContract) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PlanContract) GetContentHash() string {
+	if x != nil {
+		return x.ContentHash
+	}
+	return ""
+}
+
+func (x *PlanContract) GetFileTargets() []string {
+	if x != nil {
+		return x.FileTargets
+	}
+	return nil
+}
+
+// AutoModeLimits ends a run that approves its own calls, besides its budget. 0 means none allowed; absent fields
+// inherit.
+type AutoModeLimits struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Iterations of the run. Default 50.
+	MaxIterations *uint32 `protobuf:"varint,1,opt,name=max_iterations,json=maxIterations,proto3,oneof" json:"max_iterations,omitempty"`
+	// Calls started. Default 100.
+	MaxToolCalls *uint32 `protobuf:"varint,2,opt,name=max_tool_calls,json=maxToolCalls,proto3,oneof" json:"max_tool_calls,omitempty"`
+	// Cost in cents; the run ends when strictly more was spent. Default 500.
+	MaxCostCents *float64 `protobuf:"fixed64,3,opt,name=max_cost_cents,json=maxCostCents,proto3,oneof" json:"max_cost_cents,omitempty"`
+	// Time in state RUNNING over all legs. Default 600 s.
+	MaxDuration   *durationpb.Duration `protobuf:"bytes,4,opt,name=max_duration,json=maxDuration,proto3,oneof" json:"max_duration,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AutoModeLimits) Reset() {
+	*x = AutoModeLimits{}
+	mi := &file_runnerd_v1_run_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AutoModeLimits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AutoModeLimits) ProtoMessage() {}
+
+func (x *AutoModeLimits) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_run_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AutoModeLimits.ProtoReflect.Descriptor instead.
+func (*AutoModeLimits) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *AutoModeLimits) GetMaxIterations() uint32 {
+	if x != nil && x.MaxIterations != nil {
+		return *x.MaxIterations
+	}
+	return 0
+}
+
+func (x *AutoModeLimits) GetMaxToolCalls() uint32 {
+	if x != nil && x.MaxToolCalls != nil {
+		return *x.MaxToolCalls
+	}
+	return 0
+}
+
+func (x *AutoModeLimits) GetMaxCostCents() float64 {
+	if x != nil && x.MaxCostCents != nil {
+		return *x.MaxCostCents
+	}
+	return 0
+}
+
+func (x *AutoModeLimits) GetMaxDuration() *durationpb.Duration {
+	if x != nil {
+		return x.MaxDuration
+	}
+	return nil
+}
+
+// AutoMode approves calls that would be asked, for its tools and within its limits, but nothing of tier 4.
+type AutoMode struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Globs over tool names, as in approval_for; not empty: calls of other tools are blocked.
+	AllowedTools []string `protobuf:"bytes,1,rep,name=allowed_tools,json=allowedTools,proto3" json:"allowed_tools,omitempty"`
+	// Globs over tool names whose calls are blocked, where allowed_tools is empty.
+	DeniedTools []string `protobuf:"bytes,2,rep,name=denied_tools,json=deniedTools,proto3" json:"denied_tools,omitempty"`
+	// Limits that hold; ResumeRun may raise them.
+	Limits *AutoModeLimits `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
+	// Widest limits a resume may name.
+	LimitsMax     *AutoModeLimits `protobuf:"bytes,4,opt,name=limits_max,json=limitsMax,proto3" json:"limits_max,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AutoMode) Reset() {
+	*x = AutoMode{}
+	mi := &file_runnerd_v1_run_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AutoMode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AutoMode) ProtoMessage() {}
+
+func (x *AutoMode) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_run_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AutoMode.ProtoReflect.Descriptor instead.
+func (*AutoMode) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *AutoMode) GetAllowedTools() []string {
+	if x != nil {
+		return x.AllowedTools
+	}
+	return nil
+}
+
+func (x *AutoMode) GetDeniedTools() []string {
+	if x != nil {
+		return x.DeniedTools
+	}
+	return nil
+}
+
+func (x *AutoMode) GetLimits() *AutoModeLimits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *AutoMode) GetLimitsMax() *AutoModeLimits {
+	if x != nil {
+		return x.LimitsMax
+	}
+	return nil
+}
+
+// AutoModeSummary is what a run did in auto mode.
+type AutoModeSummary struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Iterations so far.
+	Iterations uint32 `protobuf:"varint,1,opt,name=iterations,proto3" json:"iterations,omitempty"`
+	// Calls started so far.
+	ToolCalls uint32 `protobuf:"varint,2,opt,name=tool_calls,json=toolCalls,proto3" json:"tool_calls,omitempty"`
+	// Cost so far in cents, rounded to a double.
+	CostCents float64 `protobuf:"fixed64,3,opt,name=cost_cents,json=costCents,proto3" json:"cost_cents,omitempty"`
+	// Time in state RUNNING so far.
+	RunningTime *durationpb.Duration `protobuf:"bytes,4,opt,name=running_time,json=runningTime,proto3" json:"running_time,omitempty"`
+	// Limits that hold.
+	Limits *AutoModeLimits `protobuf:"bytes,5,opt,name=limits,proto3" json:"limits,omitempty"`
+	// Calls that auto mode approved.
+	ApprovedCalls uint32 `protobuf:"varint,6,opt,name=approved_calls,json=approvedCalls,proto3" json:"approved_calls,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AutoModeSummary) Reset() {
+	*x = AutoModeSummary{}
+	mi := &file_runnerd_v1_run_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AutoModeSummary) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AutoModeSummary) ProtoMessage() {}
+
+func (x *AutoModeSummary) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_run_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AutoModeSummary.ProtoReflect.Descriptor instead.
+func (*AutoModeSummary) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *AutoModeSummary) GetIterations() uint32 {
+	if x != nil {
+		return x.Iterations
+	}
+	return 0
+}
+
+func (x *AutoModeSummary) GetToolCalls() uint32 {
+	if x != nil {
+		return x.ToolCalls
+	}
+	return 0
+}
+
+func (x *AutoModeSummary) GetCostCents() float64 {
+	if x != nil {
+		return x.CostCents
+	}
+	return 0
+}
+
+func (x *AutoModeSummary) GetRunningTime() *durationpb.Duration {
+	if x != nil {
+		return x.RunningTime
+	}
+	return nil
+}
+
+func (x *AutoModeSummary) GetLimits() *AutoModeLimits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *AutoModeSummary) GetApprovedCalls() uint32 {
+	if x != nil {
+		return x.ApprovedCalls
+	}
+	return 0
+}
+
 // ApprovalSettings is how people are asked.
 type ApprovalSettings struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Absent: the first mode the agent allows.
 	Mode ApprovalMode `protobuf:"varint,1,opt,name=mode,proto3,enum=runnerd.v1.ApprovalMode" json:"mode,omitempty"`
 	// How long an approval stays open in mode WAIT, 1 s to 30 days; default 3600 s. A request may only shorten it.
-	Timeout       *durationpb.Duration `protobuf:"bytes,2,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	Timeout *durationpb.Duration `protobuf:"bytes,2,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// The owner of the run may not answer its approvals; another approver must. A request may only switch it on.
+	ExcludeOwner  bool `protobuf:"varint,3,opt,name=exclude_owner,json=excludeOwner,proto3" json:"exclude_owner,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ApprovalSettings) Reset() {
 	*x = ApprovalSettings{}
-	mi := &file_runnerd_v1_run_proto_msgTypes[2]
+	mi := &file_runnerd_v1_run_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -997,7 +1687,7 @@ func (x *ApprovalSettings) String() string {
 func (*ApprovalSettings) ProtoMessage() {}
 
 func (x *ApprovalSettings) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_run_proto_msgTypes[2]
+	mi := &file_runnerd_v1_run_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1010,7 +1700,7 @@ func (x *ApprovalSettings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ApprovalSettings.ProtoReflect.Descriptor instead.
 func (*ApprovalSettings) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{2}
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ApprovalSettings) GetMode() ApprovalMode {
@@ -1025,6 +1715,13 @@ func (x *ApprovalSettings) GetTimeout() *durationpb.Duration {
 		return x.Timeout
 	}
 	return nil
+}
+
+func (x *ApprovalSettings) GetExcludeOwner() bool {
+	if x != nil {
+		return x.ExcludeOwner
+	}
+	return false
 }
 
 // Usage is what one Decide cost, as the decide service reports it. Absent fields are unknown, not 0.
@@ -1044,7 +1741,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_runnerd_v1_run_proto_msgTypes[3]
+	mi := &file_runnerd_v1_run_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1056,7 +1753,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_run_proto_msgTypes[3]
+	mi := &file_runnerd_v1_run_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1069,7 +1766,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{3}
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Usage) GetCostCents() float64 {
@@ -1125,7 +1822,7 @@ type UsageTotals struct {
 
 func (x *UsageTotals) Reset() {
 	*x = UsageTotals{}
-	mi := &file_runnerd_v1_run_proto_msgTypes[4]
+	mi := &file_runnerd_v1_run_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1137,7 +1834,7 @@ func (x *UsageTotals) String() string {
 func (*UsageTotals) ProtoMessage() {}
 
 func (x *UsageTotals) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_run_proto_msgTypes[4]
+	mi := &file_runnerd_v1_run_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1150,7 +1847,7 @@ func (x *UsageTotals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageTotals.ProtoReflect.Descriptor instead.
 func (*UsageTotals) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{4}
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *UsageTotals) GetCostNanocents() int64 {
@@ -1228,7 +1925,7 @@ type CallEntry struct {
 
 func (x *CallEntry) Reset() {
 	*x = CallEntry{}
-	mi := &file_runnerd_v1_run_proto_msgTypes[5]
+	mi := &file_runnerd_v1_run_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1240,7 +1937,7 @@ func (x *CallEntry) String() string {
 func (*CallEntry) ProtoMessage() {}
 
 func (x *CallEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_run_proto_msgTypes[5]
+	mi := &file_runnerd_v1_run_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1253,7 +1950,7 @@ func (x *CallEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CallEntry.ProtoReflect.Descriptor instead.
 func (*CallEntry) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{5}
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CallEntry) GetCallId() string {
@@ -1318,7 +2015,7 @@ type DecisionEntry struct {
 
 func (x *DecisionEntry) Reset() {
 	*x = DecisionEntry{}
-	mi := &file_runnerd_v1_run_proto_msgTypes[6]
+	mi := &file_runnerd_v1_run_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1330,7 +2027,7 @@ func (x *DecisionEntry) String() string {
 func (*DecisionEntry) ProtoMessage() {}
 
 func (x *DecisionEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_run_proto_msgTypes[6]
+	mi := &file_runnerd_v1_run_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1343,7 +2040,7 @@ func (x *DecisionEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionEntry.ProtoReflect.Descriptor instead.
 func (*DecisionEntry) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{6}
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DecisionEntry) GetText() string {
@@ -1437,14 +2134,19 @@ type Observation struct {
 	// The text was changed: bytes that are no UTF-8 are shown as U+FFFD.
 	TextRepaired bool `protobuf:"varint,12,opt,name=text_repaired,json=textRepaired,proto3" json:"text_repaired,omitempty"`
 	// The observation was given at the start of the run, not made by it.
-	Imported      bool `protobuf:"varint,13,opt,name=imported,proto3" json:"imported,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Imported bool `protobuf:"varint,13,opt,name=imported,proto3" json:"imported,omitempty"`
+	// The approver let the call run with other arguments than the model wrote: these, JSON text; empty if they are over
+	// 64 KiB.
+	EditedArgumentsJson string `protobuf:"bytes,14,opt,name=edited_arguments_json,json=editedArgumentsJson,proto3" json:"edited_arguments_json,omitempty"`
+	// The call ran with other arguments than the model wrote.
+	ArgumentsEdited bool `protobuf:"varint,15,opt,name=arguments_edited,json=argumentsEdited,proto3" json:"arguments_edited,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Observation) Reset() {
 	*x = Observation{}
-	mi := &file_runnerd_v1_run_proto_msgTypes[7]
+	mi := &file_runnerd_v1_run_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1456,7 +2158,7 @@ func (x *Observation) String() string {
 func (*Observation) ProtoMessage() {}
 
 func (x *Observation) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_run_proto_msgTypes[7]
+	mi := &file_runnerd_v1_run_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1469,7 +2171,7 @@ func (x *Observation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Observation.ProtoReflect.Descriptor instead.
 func (*Observation) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{7}
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Observation) GetKind() ObservationKind {
@@ -1563,6 +2265,20 @@ func (x *Observation) GetImported() bool {
 	return false
 }
 
+func (x *Observation) GetEditedArgumentsJson() string {
+	if x != nil {
+		return x.EditedArgumentsJson
+	}
+	return ""
+}
+
+func (x *Observation) GetArgumentsEdited() bool {
+	if x != nil {
+		return x.ArgumentsEdited
+	}
+	return false
+}
+
 // HistoryEntry is one entry of the memory of a run.
 type HistoryEntry struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1583,7 +2299,7 @@ type HistoryEntry struct {
 
 func (x *HistoryEntry) Reset() {
 	*x = HistoryEntry{}
-	mi := &file_runnerd_v1_run_proto_msgTypes[8]
+	mi := &file_runnerd_v1_run_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1595,7 +2311,7 @@ func (x *HistoryEntry) String() string {
 func (*HistoryEntry) ProtoMessage() {}
 
 func (x *HistoryEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_run_proto_msgTypes[8]
+	mi := &file_runnerd_v1_run_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1608,7 +2324,7 @@ func (x *HistoryEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryEntry.ProtoReflect.Descriptor instead.
 func (*HistoryEntry) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{8}
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *HistoryEntry) GetSequence() uint64 {
@@ -1683,7 +2399,7 @@ type FinalAnswer struct {
 
 func (x *FinalAnswer) Reset() {
 	*x = FinalAnswer{}
-	mi := &file_runnerd_v1_run_proto_msgTypes[9]
+	mi := &file_runnerd_v1_run_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1695,7 +2411,7 @@ func (x *FinalAnswer) String() string {
 func (*FinalAnswer) ProtoMessage() {}
 
 func (x *FinalAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_run_proto_msgTypes[9]
+	mi := &file_runnerd_v1_run_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1708,7 +2424,7 @@ func (x *FinalAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinalAnswer.ProtoReflect.Descriptor instead.
 func (*FinalAnswer) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{9}
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *FinalAnswer) GetContent() string {
@@ -1747,7 +2463,7 @@ type Question struct {
 
 func (x *Question) Reset() {
 	*x = Question{}
-	mi := &file_runnerd_v1_run_proto_msgTypes[10]
+	mi := &file_runnerd_v1_run_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1759,7 +2475,7 @@ func (x *Question) String() string {
 func (*Question) ProtoMessage() {}
 
 func (x *Question) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_run_proto_msgTypes[10]
+	mi := &file_runnerd_v1_run_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1772,7 +2488,7 @@ func (x *Question) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Question.ProtoReflect.Descriptor instead.
 func (*Question) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{10}
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Question) GetSequence() uint64 {
@@ -1812,8 +2528,6 @@ type RunSpec struct {
 	BudgetMax *Budget `protobuf:"bytes,5,opt,name=budget_max,json=budgetMax,proto3" json:"budget_max,omitempty"`
 	// Effective approval settings.
 	Approval *ApprovalSettings `protobuf:"bytes,6,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Globs over tool names ("<name>" as offered, or "tool:<name>"): a match must be asked.
-	ApprovalFor []string `protobuf:"bytes,7,rep,name=approval_for,json=approvalFor,proto3" json:"approval_for,omitempty"`
 	// What happens on a denial by a person.
 	OnDenial OnRefusal `protobuf:"varint,8,opt,name=on_denial,json=onDenial,proto3,enum=runnerd.v1.OnRefusal" json:"on_denial,omitempty"`
 	// What happens on a block by a gate.
@@ -1836,13 +2550,21 @@ type RunSpec struct {
 	ConfirmAt_90 bool `protobuf:"varint,20,opt,name=confirm_at_90,json=confirmAt90,proto3" json:"confirm_at_90,omitempty"`
 	// Share of max_context_tokens in percent at which the model is told, once, that its context fills up; 0: never.
 	ContextWarningPercent uint32 `protobuf:"varint,21,opt,name=context_warning_percent,json=contextWarningPercent,proto3" json:"context_warning_percent,omitempty"`
-	unknownFields         protoimpl.UnknownFields
-	sizeCache             protoimpl.SizeCache
+	// Policy of the run, layer by layer.
+	Policy []*PolicyLayer `protobuf:"bytes,22,rep,name=policy,proto3" json:"policy,omitempty"`
+	// Plan the run is bound to, if any.
+	Plan *PlanContract `protobuf:"bytes,23,opt,name=plan,proto3" json:"plan,omitempty"`
+	// Auto mode; absent: off.
+	AutoMode *AutoMode `protobuf:"bytes,24,opt,name=auto_mode,json=autoMode,proto3" json:"auto_mode,omitempty"`
+	// Hosts without whose tools the run must not begin.
+	RequiredHosts []string `protobuf:"bytes,25,rep,name=required_hosts,json=requiredHosts,proto3" json:"required_hosts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RunSpec) Reset() {
 	*x = RunSpec{}
-	mi := &file_runnerd_v1_run_proto_msgTypes[11]
+	mi := &file_runnerd_v1_run_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1854,7 +2576,7 @@ func (x *RunSpec) String() string {
 func (*RunSpec) ProtoMessage() {}
 
 func (x *RunSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_run_proto_msgTypes[11]
+	mi := &file_runnerd_v1_run_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1867,7 +2589,7 @@ func (x *RunSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunSpec.ProtoReflect.Descriptor instead.
 func (*RunSpec) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{11}
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RunSpec) GetAgent() string {
@@ -1908,13 +2630,6 @@ func (x *RunSpec) GetBudgetMax() *Budget {
 func (x *RunSpec) GetApproval() *ApprovalSettings {
 	if x != nil {
 		return x.Approval
-	}
-	return nil
-}
-
-func (x *RunSpec) GetApprovalFor() []string {
-	if x != nil {
-		return x.ApprovalFor
 	}
 	return nil
 }
@@ -1996,6 +2711,34 @@ func (x *RunSpec) GetContextWarningPercent() uint32 {
 	return 0
 }
 
+func (x *RunSpec) GetPolicy() []*PolicyLayer {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *RunSpec) GetPlan() *PlanContract {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
+}
+
+func (x *RunSpec) GetAutoMode() *AutoMode {
+	if x != nil {
+		return x.AutoMode
+	}
+	return nil
+}
+
+func (x *RunSpec) GetRequiredHosts() []string {
+	if x != nil {
+		return x.RequiredHosts
+	}
+	return nil
+}
+
 // Catalogue is the list of tools pinned for a run. Its digest stands in tools_pinned; the body is stored once.
 type Catalogue struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2009,7 +2752,7 @@ type Catalogue struct {
 
 func (x *Catalogue) Reset() {
 	*x = Catalogue{}
-	mi := &file_runnerd_v1_run_proto_msgTypes[12]
+	mi := &file_runnerd_v1_run_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2021,7 +2764,7 @@ func (x *Catalogue) String() string {
 func (*Catalogue) ProtoMessage() {}
 
 func (x *Catalogue) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_run_proto_msgTypes[12]
+	mi := &file_runnerd_v1_run_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2034,7 +2777,7 @@ func (x *Catalogue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Catalogue.ProtoReflect.Descriptor instead.
 func (*Catalogue) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{12}
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Catalogue) GetTools() []*Tool {
@@ -2127,14 +2870,18 @@ type Run struct {
 	// Tokens read and written by the last Decide that reported any; 0: none did.
 	ContextTokens int64 `protobuf:"varint,41,opt,name=context_tokens,json=contextTokens,proto3" json:"context_tokens,omitempty"`
 	// How much of max_context_tokens that is.
-	ContextZone   ContextZone `protobuf:"varint,42,opt,name=context_zone,json=contextZone,proto3,enum=runnerd.v1.ContextZone" json:"context_zone,omitempty"`
+	ContextZone ContextZone `protobuf:"varint,42,opt,name=context_zone,json=contextZone,proto3,enum=runnerd.v1.ContextZone" json:"context_zone,omitempty"`
+	// What the run did in auto mode; absent: it is off.
+	AutoMode *AutoModeSummary `protobuf:"bytes,43,opt,name=auto_mode,json=autoMode,proto3" json:"auto_mode,omitempty"`
+	// Grants that hold, oldest first.
+	Grants        []*Grant `protobuf:"bytes,44,rep,name=grants,proto3" json:"grants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Run) Reset() {
 	*x = Run{}
-	mi := &file_runnerd_v1_run_proto_msgTypes[13]
+	mi := &file_runnerd_v1_run_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2146,7 +2893,7 @@ func (x *Run) String() string {
 func (*Run) ProtoMessage() {}
 
 func (x *Run) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_run_proto_msgTypes[13]
+	mi := &file_runnerd_v1_run_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2159,7 +2906,7 @@ func (x *Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Run.ProtoReflect.Descriptor instead.
 func (*Run) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{13}
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Run) GetRunId() string {
@@ -2421,6 +3168,20 @@ func (x *Run) GetContextZone() ContextZone {
 	return ContextZone_CONTEXT_ZONE_UNSPECIFIED
 }
 
+func (x *Run) GetAutoMode() *AutoModeSummary {
+	if x != nil {
+		return x.AutoMode
+	}
+	return nil
+}
+
+func (x *Run) GetGrants() []*Grant {
+	if x != nil {
+		return x.Grants
+	}
+	return nil
+}
+
 // Checkpoint is a point of a run at which every call of an iteration has its outcome.
 type Checkpoint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2450,7 +3211,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_runnerd_v1_run_proto_msgTypes[14]
+	mi := &file_runnerd_v1_run_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2462,7 +3223,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_run_proto_msgTypes[14]
+	mi := &file_runnerd_v1_run_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2475,7 +3236,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{14}
+	return file_runnerd_v1_run_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Checkpoint) GetRunId() string {
@@ -2575,10 +3336,59 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\r_max_durationB\x15\n" +
 	"\x13_max_context_tokensB\x1b\n" +
 	"\x19_max_consecutive_failuresB\x1b\n" +
-	"\x19_max_consecutive_refusals\"\x92\x01\n" +
+	"\x19_max_consecutive_refusals\"\xb3\x02\n" +
+	"\bDenyRule\x12<\n" +
+	"\x02id\x18\x01 \x01(\tB,\xbaH%r#2!^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$\xe8\xe0\x18\x01R\x02id\x12\"\n" +
+	"\x05tools\x18\x02 \x01(\tB\f\xbaH\x05r\x03(\x80\x02\xe8\xe0\x18\x01R\x05tools\x12_\n" +
+	"\targuments\x18\x03 \x03(\v2#.runnerd.v1.DenyRule.ArgumentsEntryB\x1c\xbaH\x15\x9a\x01\x12\x10\x10\"\ar\x05 \x01(\x80\x02*\x05r\x03(\x80\b\xe8\xe0\x18\x01R\targuments\x12&\n" +
+	"\amessage\x18\x04 \x01(\tB\f\xbaH\x05r\x03(\x80\b\xe8\xe0\x18\x02R\amessage\x1a<\n" +
+	"\x0eArgumentsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8f\x01\n" +
+	"\tPathRules\x124\n" +
+	"\tworkspace\x18\x01 \x01(\tB\x16\xbaH\x0fr\r(\x80 2\b^(/.*)?$\xe8\xe0\x18\x01R\tworkspace\x12\x16\n" +
+	"\x06shared\x18\x02 \x01(\bR\x06shared\x124\n" +
+	"\tsensitive\x18\x03 \x03(\tB\x16\xbaH\x0f\x92\x01\f\x10\x80\x02\"\ar\x05 \x01(\x80\x02\xe8\xe0\x18\x01R\tsensitive\"\xba\x02\n" +
+	"\vPolicyLayer\x12 \n" +
+	"\x04name\x18\x01 \x01(\tB\f\xbaH\x05r\x03(\x80\x01\xe8\xe0\x18\x01R\x04name\x128\n" +
+	"\x04mode\x18\x02 \x01(\x0e2\x1a.runnerd.v1.PermissionModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x123\n" +
+	"\x04deny\x18\x03 \x03(\v2\x14.runnerd.v1.DenyRuleB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\x04deny\x12+\n" +
+	"\x05paths\x18\x04 \x01(\v2\x15.runnerd.v1.PathRulesR\x05paths\x122\n" +
+	"\x04plan\x18\x05 \x01(\x0e2\x14.runnerd.v1.PlanRuleB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04plan\x129\n" +
+	"\fapproval_for\x18\x06 \x03(\tB\x16\xbaH\x0f\x92\x01\f\x10\x80\x02\"\ar\x05 \x01(\x80\x02\xe8\xe0\x18\x01R\vapprovalFor\"~\n" +
+	"\fPlanContract\x123\n" +
+	"\fcontent_hash\x18\x01 \x01(\tB\x10\xbaH\tr\a(\x80\x022\x02\\S\xe8\xe0\x18\x01R\vcontentHash\x129\n" +
+	"\ffile_targets\x18\x02 \x03(\tB\x16\xbaH\x0f\x92\x01\f\x10\x80\x02\"\ar\x05 \x01(\x80 \xe8\xe0\x18\x01R\vfileTargets\"\xe1\x02\n" +
+	"\x0eAutoModeLimits\x125\n" +
+	"\x0emax_iterations\x18\x01 \x01(\rB\t\xbaH\x06*\x04\x18\xc0\x84=H\x00R\rmaxIterations\x88\x01\x01\x124\n" +
+	"\x0emax_tool_calls\x18\x02 \x01(\rB\t\xbaH\x06*\x04\x18\xc0\x84=H\x01R\fmaxToolCalls\x88\x01\x01\x12D\n" +
+	"\x0emax_cost_cents\x18\x03 \x01(\x01B\x19\xbaH\x16\x12\x14@\x01\x19\x00\x00\x00\x00e\xcd\xcdA)\x00\x00\x00\x00\x00\x00\x00\x00H\x02R\fmaxCostCents\x88\x01\x01\x12R\n" +
+	"\fmax_duration\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\xe7\x84\x0f2\x00H\x03R\vmaxDuration\x88\x01\x01B\x11\n" +
+	"\x0f_max_iterationsB\x11\n" +
+	"\x0f_max_tool_callsB\x11\n" +
+	"\x0f_max_cost_centsB\x0f\n" +
+	"\r_max_duration\"\xcd\x01\n" +
+	"\bAutoMode\x12)\n" +
+	"\rallowed_tools\x18\x01 \x03(\tB\x04\xe8\xe0\x18\x01R\fallowedTools\x12'\n" +
+	"\fdenied_tools\x18\x02 \x03(\tB\x04\xe8\xe0\x18\x01R\vdeniedTools\x122\n" +
+	"\x06limits\x18\x03 \x01(\v2\x1a.runnerd.v1.AutoModeLimitsR\x06limits\x129\n" +
+	"\n" +
+	"limits_max\x18\x04 \x01(\v2\x1a.runnerd.v1.AutoModeLimitsR\tlimitsMax\"\x88\x02\n" +
+	"\x0fAutoModeSummary\x12\x1e\n" +
+	"\n" +
+	"iterations\x18\x01 \x01(\rR\n" +
+	"iterations\x12\x1d\n" +
+	"\n" +
+	"tool_calls\x18\x02 \x01(\rR\ttoolCalls\x12\x1d\n" +
+	"\n" +
+	"cost_cents\x18\x03 \x01(\x01R\tcostCents\x12<\n" +
+	"\frunning_time\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\vrunningTime\x122\n" +
+	"\x06limits\x18\x05 \x01(\v2\x1a.runnerd.v1.AutoModeLimitsR\x06limits\x12%\n" +
+	"\x0eapproved_calls\x18\x06 \x01(\rR\rapprovedCalls\"\xb7\x01\n" +
 	"\x10ApprovalSettings\x126\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x18.runnerd.v1.ApprovalModeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04mode\x12F\n" +
-	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\x01R\atimeout\"\xfc\x01\n" +
+	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\x01R\atimeout\x12#\n" +
+	"\rexclude_owner\x18\x03 \x01(\bR\fexcludeOwner\"\xfc\x01\n" +
 	"\x05Usage\x12\"\n" +
 	"\n" +
 	"cost_cents\x18\x01 \x01(\x01H\x00R\tcostCents\x88\x01\x01\x12&\n" +
@@ -2614,7 +3424,7 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\x0eprovider_state\x18\x06 \x01(\fB\x04\xe8\xe0\x18\x05R\rproviderState\x12E\n" +
 	"\x12provider_state_ref\x18\a \x01(\v2\x17.runnerd.v1.ArtifactRefR\x10providerStateRef\x12\x1a\n" +
 	"\bquestion\x18\b \x01(\bR\bquestion\x12\x16\n" +
-	"\x06answer\x18\t \x01(\bR\x06answer\"\xbc\x04\n" +
+	"\x06answer\x18\t \x01(\bR\x06answer\"\xa1\x05\n" +
 	"\vObservation\x12/\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1b.runnerd.v1.ObservationKindR\x04kind\x12\x1d\n" +
 	"\acall_id\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x01R\x06callId\x12.\n" +
@@ -2629,7 +3439,9 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	" \x03(\v2\x17.runnerd.v1.ArtifactRefR\tartifacts\x12%\n" +
 	"\x0etext_truncated\x18\v \x01(\bR\rtextTruncated\x12#\n" +
 	"\rtext_repaired\x18\f \x01(\bR\ftextRepaired\x12\x1a\n" +
-	"\bimported\x18\r \x01(\bR\bimported\"\xc7\x01\n" +
+	"\bimported\x18\r \x01(\bR\bimported\x128\n" +
+	"\x15edited_arguments_json\x18\x0e \x01(\tB\x04\xe8\xe0\x18\x03R\x13editedArgumentsJson\x12)\n" +
+	"\x10arguments_edited\x18\x0f \x01(\bR\x0fargumentsEdited\"\xc7\x01\n" +
 	"\fHistoryEntry\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x1c\n" +
 	"\titeration\x18\x02 \x01(\rR\titeration\x127\n" +
@@ -2644,7 +3456,7 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\bQuestion\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x18\n" +
 	"\x04text\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x02R\x04text\x125\n" +
-	"\basked_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aaskedAt\"\xf6\x06\n" +
+	"\basked_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aaskedAt\"\xa0\b\n" +
 	"\aRunSpec\x12\x1a\n" +
 	"\x05agent\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x05agent\x12+\n" +
 	"\x0edecide_service\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x01R\rdecideService\x12#\n" +
@@ -2653,8 +3465,7 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\x06budget\x18\x04 \x01(\v2\x12.runnerd.v1.BudgetR\x06budget\x121\n" +
 	"\n" +
 	"budget_max\x18\x05 \x01(\v2\x12.runnerd.v1.BudgetR\tbudgetMax\x128\n" +
-	"\bapproval\x18\x06 \x01(\v2\x1c.runnerd.v1.ApprovalSettingsR\bapproval\x12'\n" +
-	"\fapproval_for\x18\a \x03(\tB\x04\xe8\xe0\x18\x01R\vapprovalFor\x122\n" +
+	"\bapproval\x18\x06 \x01(\v2\x1c.runnerd.v1.ApprovalSettingsR\bapproval\x122\n" +
 	"\ton_denial\x18\b \x01(\x0e2\x15.runnerd.v1.OnRefusalR\bonDenial\x120\n" +
 	"\bon_block\x18\t \x01(\x0e2\x15.runnerd.v1.OnRefusalR\aonBlock\x127\n" +
 	"\von_question\x18\n" +
@@ -2667,10 +3478,14 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\x10max_result_bytes\x18\x0f \x01(\x04R\x0emaxResultBytes\x12#\n" +
 	"\rrules_version\x18\x10 \x01(\rR\frulesVersion\x12\"\n" +
 	"\rconfirm_at_90\x18\x14 \x01(\bR\vconfirmAt90\x12?\n" +
-	"\x17context_warning_percent\x18\x15 \x01(\rB\a\xbaH\x04*\x02\x18dR\x15contextWarningPercent\"h\n" +
+	"\x17context_warning_percent\x18\x15 \x01(\rB\a\xbaH\x04*\x02\x18dR\x15contextWarningPercent\x12/\n" +
+	"\x06policy\x18\x16 \x03(\v2\x17.runnerd.v1.PolicyLayerR\x06policy\x12,\n" +
+	"\x04plan\x18\x17 \x01(\v2\x18.runnerd.v1.PlanContractR\x04plan\x121\n" +
+	"\tauto_mode\x18\x18 \x01(\v2\x14.runnerd.v1.AutoModeR\bautoMode\x12+\n" +
+	"\x0erequired_hosts\x18\x19 \x03(\tB\x04\xe8\xe0\x18\x01R\rrequiredHostsJ\x04\b\a\x10\bR\fapproval_for\"h\n" +
 	"\tCatalogue\x12&\n" +
 	"\x05tools\x18\x01 \x03(\v2\x10.runnerd.v1.ToolR\x05tools\x123\n" +
-	"\x13hosts_with_get_call\x18\x02 \x03(\tB\x04\xe8\xe0\x18\x01R\x10hostsWithGetCall\"\xde\f\n" +
+	"\x13hosts_with_get_call\x18\x02 \x03(\tB\x04\xe8\xe0\x18\x01R\x10hostsWithGetCall\"\xc3\r\n" +
 	"\x03Run\x12\x1b\n" +
 	"\x06run_id\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x05runId\x12\x1a\n" +
 	"\x05agent\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x01R\x05agent\x12\x1a\n" +
@@ -2714,7 +3529,9 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\x06effort\x18# \x01(\tB\x04\xe8\xe0\x18\x01R\x06effort\x12#\n" +
 	"\rwarned_levels\x18( \x03(\rR\fwarnedLevels\x12%\n" +
 	"\x0econtext_tokens\x18) \x01(\x03R\rcontextTokens\x12:\n" +
-	"\fcontext_zone\x18* \x01(\x0e2\x17.runnerd.v1.ContextZoneR\vcontextZone\x1a9\n" +
+	"\fcontext_zone\x18* \x01(\x0e2\x17.runnerd.v1.ContextZoneR\vcontextZone\x128\n" +
+	"\tauto_mode\x18+ \x01(\v2\x1b.runnerd.v1.AutoModeSummaryR\bautoMode\x12)\n" +
+	"\x06grants\x18, \x03(\v2\x11.runnerd.v1.GrantR\x06grants\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa6\x03\n" +
@@ -2748,7 +3565,7 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\x12OUTCOME_INCOMPLETE\x10\x02\x12\x13\n" +
 	"\x0fOUTCOME_BLOCKED\x10\x03\x12\x12\n" +
 	"\x0eOUTCOME_FAILED\x10\x04\x12\x15\n" +
-	"\x11OUTCOME_CANCELLED\x10\x05*\xb1\x04\n" +
+	"\x11OUTCOME_CANCELLED\x10\x05*\xd2\x04\n" +
 	"\n" +
 	"StopReason\x12\x1b\n" +
 	"\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x19\n" +
@@ -2758,7 +3575,9 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\x1aSTOP_REASON_MAX_TOOL_CALLS\x10\x06\x12\x18\n" +
 	"\x14STOP_REASON_MAX_COST\x10\a\x12\x1c\n" +
 	"\x18STOP_REASON_MAX_DURATION\x10\b\x12\x1b\n" +
-	"\x17STOP_REASON_MAX_CONTEXT\x10\t\x12\x1c\n" +
+	"\x17STOP_REASON_MAX_CONTEXT\x10\t\x12\x1f\n" +
+	"\x1bSTOP_REASON_AUTO_MODE_LIMIT\x10\n" +
+	"\x12\x1c\n" +
 	"\x18STOP_REASON_MAX_FAILURES\x10\v\x12\x1b\n" +
 	"\x17STOP_REASON_NEEDS_INPUT\x10\r\x12 \n" +
 	"\x1cSTOP_REASON_DECISION_INVALID\x10\x0f\x12!\n" +
@@ -2799,14 +3618,25 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"OnQuestion\x12\x1b\n" +
 	"\x17ON_QUESTION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10ON_QUESTION_WAIT\x10\x01\x12\x15\n" +
-	"\x11ON_QUESTION_BLOCK\x10\x02*\xcf\x01\n" +
+	"\x11ON_QUESTION_BLOCK\x10\x02*\xd4\x01\n" +
+	"\x0ePermissionMode\x12\x1f\n" +
+	"\x1bPERMISSION_MODE_UNSPECIFIED\x10\x00\x12\x1d\n" +
+	"\x19PERMISSION_MODE_READ_ONLY\x10\x01\x12#\n" +
+	"\x1fPERMISSION_MODE_WORKSPACE_WRITE\x10\x02\x12\x1a\n" +
+	"\x16PERMISSION_MODE_PROMPT\x10\x03\x12\x19\n" +
+	"\x15PERMISSION_MODE_ALLOW\x10\x04\x12&\n" +
+	"\"PERMISSION_MODE_DANGER_FULL_ACCESS\x10\x05*Y\n" +
+	"\bPlanRule\x12\x19\n" +
+	"\x15PLAN_RULE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12PLAN_RULE_REQUIRED\x10\x01\x12\x1a\n" +
+	"\x16PLAN_RULE_NOT_REQUIRED\x10\x02*\xcf\x01\n" +
 	"\x0fObservationKind\x12 \n" +
 	"\x1cOBSERVATION_KIND_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cOBSERVATION_KIND_TOOL_RESULT\x10\x01\x12\x1f\n" +
 	"\x1bOBSERVATION_KIND_TOOL_ERROR\x10\x02\x12\x1b\n" +
 	"\x17OBSERVATION_KIND_DENIAL\x10\x03\x12\x19\n" +
 	"\x15OBSERVATION_KIND_NOTE\x10\x06\x12\x1f\n" +
-	"\x1bOBSERVATION_KIND_USER_INPUT\x10\a*\x8c\x05\n" +
+	"\x1bOBSERVATION_KIND_USER_INPUT\x10\a*\xe0\a\n" +
 	"\n" +
 	"CallReason\x12\x1b\n" +
 	"\x17CALL_REASON_UNSPECIFIED\x10\x00\x12\x1c\n" +
@@ -2822,14 +3652,24 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\x1bCALL_REASON_UNKNOWN_OUTCOME\x10\x0f\x12\x19\n" +
 	"\x15CALL_REASON_CANCELLED\x10\x10\x12\x1c\n" +
 	"\x18CALL_REASON_NOT_EXECUTED\x10\x11\x12\x1a\n" +
-	"\x16CALL_REASON_NO_OUTCOME\x10\x12\x12\x1b\n" +
+	"\x16CALL_REASON_NO_OUTCOME\x10\x12\x12\x1c\n" +
+	"\x18CALL_REASON_RATE_LIMITED\x10\x13\x12\x1b\n" +
 	"\x17CALL_REASON_TOOL_BUDGET\x10\x1e\x12\x1a\n" +
 	"\x16CALL_REASON_RUN_ENDING\x10\x1f\x12%\n" +
 	"!CALL_REASON_PRIOR_OUTCOME_UNKNOWN\x10 \x12$\n" +
 	" CALL_REASON_REJECTED_BY_APPROVER\x10(\x12 \n" +
 	"\x1cCALL_REASON_APPROVAL_TIMEOUT\x10)\x12\x1b\n" +
 	"\x17CALL_REASON_NO_APPROVER\x10*\x12\"\n" +
-	"\x1eCALL_REASON_APPROVAL_CANCELLED\x10+B\x98\x01\n" +
+	"\x1eCALL_REASON_APPROVAL_CANCELLED\x10+\x12\x1c\n" +
+	"\x18CALL_REASON_TOOL_CHANGED\x102\x12\"\n" +
+	"\x1eCALL_REASON_FILE_POLICY_DENIED\x103\x12&\n" +
+	"\"CALL_REASON_PATH_OUTSIDE_WORKSPACE\x104\x12\x1c\n" +
+	"\x18CALL_REASON_PATH_SYMLINK\x105\x12\x1d\n" +
+	"\x19CALL_REASON_PLAN_REQUIRED\x106\x12$\n" +
+	" CALL_REASON_PLAN_CONTRACT_DENIED\x107\x12!\n" +
+	"\x1dCALL_REASON_AUTO_MODE_BLOCKED\x108\x12\x1e\n" +
+	"\x1aCALL_REASON_READ_ONLY_MODE\x109\x12$\n" +
+	" CALL_REASON_WORKSPACE_WRITE_MODE\x10:B\x98\x01\n" +
 	"\x0ecom.runnerd.v1B\bRunProtoP\x01Z3github.com/runnerd/runnerd/gen/runnerd/v1;runnerdv1\xa2\x02\x03RXX\xaa\x02\n" +
 	"Runnerd.V1\xca\x02\n" +
 	"Runnerd\\V1\xe2\x02\x16Runnerd\\V1\\GPBMetadata\xea\x02\vRunnerd::V1b\x06proto3"
@@ -2846,8 +3686,8 @@ func file_runnerd_v1_run_proto_rawDescGZIP() []byte {
 	return file_runnerd_v1_run_proto_rawDescData
 }
 
-var file_runnerd_v1_run_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
-var file_runnerd_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_runnerd_v1_run_proto_enumTypes = make([]protoimpl.EnumInfo, 13)
+var file_runnerd_v1_run_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_runnerd_v1_run_proto_goTypes = []any{
 	(RunState)(0),                 // 0: runnerd.v1.RunState
 	(Outcome)(0),                  // 1: runnerd.v1.Outcome
@@ -2858,85 +3698,111 @@ var file_runnerd_v1_run_proto_goTypes = []any{
 	(CancelMode)(0),               // 6: runnerd.v1.CancelMode
 	(OnRefusal)(0),                // 7: runnerd.v1.OnRefusal
 	(OnQuestion)(0),               // 8: runnerd.v1.OnQuestion
-	(ObservationKind)(0),          // 9: runnerd.v1.ObservationKind
-	(CallReason)(0),               // 10: runnerd.v1.CallReason
-	(*Identity)(nil),              // 11: runnerd.v1.Identity
-	(*Budget)(nil),                // 12: runnerd.v1.Budget
-	(*ApprovalSettings)(nil),      // 13: runnerd.v1.ApprovalSettings
-	(*Usage)(nil),                 // 14: runnerd.v1.Usage
-	(*UsageTotals)(nil),           // 15: runnerd.v1.UsageTotals
-	(*CallEntry)(nil),             // 16: runnerd.v1.CallEntry
-	(*DecisionEntry)(nil),         // 17: runnerd.v1.DecisionEntry
-	(*Observation)(nil),           // 18: runnerd.v1.Observation
-	(*HistoryEntry)(nil),          // 19: runnerd.v1.HistoryEntry
-	(*FinalAnswer)(nil),           // 20: runnerd.v1.FinalAnswer
-	(*Question)(nil),              // 21: runnerd.v1.Question
-	(*RunSpec)(nil),               // 22: runnerd.v1.RunSpec
-	(*Catalogue)(nil),             // 23: runnerd.v1.Catalogue
-	(*Run)(nil),                   // 24: runnerd.v1.Run
-	(*Checkpoint)(nil),            // 25: runnerd.v1.Checkpoint
-	nil,                           // 26: runnerd.v1.Run.LabelsEntry
-	(*durationpb.Duration)(nil),   // 27: google.protobuf.Duration
-	(ApprovalMode)(0),             // 28: runnerd.v1.ApprovalMode
-	(*ArtifactRef)(nil),           // 29: runnerd.v1.ArtifactRef
-	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
-	(InDoubtPolicy)(0),            // 31: runnerd.v1.InDoubtPolicy
-	(*Tool)(nil),                  // 32: runnerd.v1.Tool
-	(*Approval)(nil),              // 33: runnerd.v1.Approval
+	(PermissionMode)(0),           // 9: runnerd.v1.PermissionMode
+	(PlanRule)(0),                 // 10: runnerd.v1.PlanRule
+	(ObservationKind)(0),          // 11: runnerd.v1.ObservationKind
+	(CallReason)(0),               // 12: runnerd.v1.CallReason
+	(*Identity)(nil),              // 13: runnerd.v1.Identity
+	(*Budget)(nil),                // 14: runnerd.v1.Budget
+	(*DenyRule)(nil),              // 15: runnerd.v1.DenyRule
+	(*PathRules)(nil),             // 16: runnerd.v1.PathRules
+	(*PolicyLayer)(nil),           // 17: runnerd.v1.PolicyLayer
+	(*PlanContract)(nil),          // 18: runnerd.v1.PlanContract
+	(*AutoModeLimits)(nil),        // 19: runnerd.v1.AutoModeLimits
+	(*AutoMode)(nil),              // 20: runnerd.v1.AutoMode
+	(*AutoModeSummary)(nil),       // 21: runnerd.v1.AutoModeSummary
+	(*ApprovalSettings)(nil),      // 22: runnerd.v1.ApprovalSettings
+	(*Usage)(nil),                 // 23: runnerd.v1.Usage
+	(*UsageTotals)(nil),           // 24: runnerd.v1.UsageTotals
+	(*CallEntry)(nil),             // 25: runnerd.v1.CallEntry
+	(*DecisionEntry)(nil),         // 26: runnerd.v1.DecisionEntry
+	(*Observation)(nil),           // 27: runnerd.v1.Observation
+	(*HistoryEntry)(nil),          // 28: runnerd.v1.HistoryEntry
+	(*FinalAnswer)(nil),           // 29: runnerd.v1.FinalAnswer
+	(*Question)(nil),              // 30: runnerd.v1.Question
+	(*RunSpec)(nil),               // 31: runnerd.v1.RunSpec
+	(*Catalogue)(nil),             // 32: runnerd.v1.Catalogue
+	(*Run)(nil),                   // 33: runnerd.v1.Run
+	(*Checkpoint)(nil),            // 34: runnerd.v1.Checkpoint
+	nil,                           // 35: runnerd.v1.DenyRule.ArgumentsEntry
+	nil,                           // 36: runnerd.v1.Run.LabelsEntry
+	(*durationpb.Duration)(nil),   // 37: google.protobuf.Duration
+	(ApprovalMode)(0),             // 38: runnerd.v1.ApprovalMode
+	(*ArtifactRef)(nil),           // 39: runnerd.v1.ArtifactRef
+	(*timestamppb.Timestamp)(nil), // 40: google.protobuf.Timestamp
+	(InDoubtPolicy)(0),            // 41: runnerd.v1.InDoubtPolicy
+	(*Tool)(nil),                  // 42: runnerd.v1.Tool
+	(*Approval)(nil),              // 43: runnerd.v1.Approval
+	(*Grant)(nil),                 // 44: runnerd.v1.Grant
 }
 var file_runnerd_v1_run_proto_depIdxs = []int32{
-	27, // 0: runnerd.v1.Budget.max_duration:type_name -> google.protobuf.Duration
-	28, // 1: runnerd.v1.ApprovalSettings.mode:type_name -> runnerd.v1.ApprovalMode
-	27, // 2: runnerd.v1.ApprovalSettings.timeout:type_name -> google.protobuf.Duration
-	29, // 3: runnerd.v1.CallEntry.arguments_ref:type_name -> runnerd.v1.ArtifactRef
-	29, // 4: runnerd.v1.DecisionEntry.text_ref:type_name -> runnerd.v1.ArtifactRef
-	29, // 5: runnerd.v1.DecisionEntry.reasoning_ref:type_name -> runnerd.v1.ArtifactRef
-	16, // 6: runnerd.v1.DecisionEntry.calls:type_name -> runnerd.v1.CallEntry
-	29, // 7: runnerd.v1.DecisionEntry.provider_state_ref:type_name -> runnerd.v1.ArtifactRef
-	9,  // 8: runnerd.v1.Observation.kind:type_name -> runnerd.v1.ObservationKind
-	10, // 9: runnerd.v1.Observation.reason:type_name -> runnerd.v1.CallReason
-	29, // 10: runnerd.v1.Observation.text_ref:type_name -> runnerd.v1.ArtifactRef
-	29, // 11: runnerd.v1.Observation.structured_ref:type_name -> runnerd.v1.ArtifactRef
-	29, // 12: runnerd.v1.Observation.artifacts:type_name -> runnerd.v1.ArtifactRef
-	17, // 13: runnerd.v1.HistoryEntry.decision:type_name -> runnerd.v1.DecisionEntry
-	18, // 14: runnerd.v1.HistoryEntry.observation:type_name -> runnerd.v1.Observation
-	29, // 15: runnerd.v1.FinalAnswer.content_ref:type_name -> runnerd.v1.ArtifactRef
-	30, // 16: runnerd.v1.Question.asked_at:type_name -> google.protobuf.Timestamp
-	12, // 17: runnerd.v1.RunSpec.budget:type_name -> runnerd.v1.Budget
-	12, // 18: runnerd.v1.RunSpec.budget_max:type_name -> runnerd.v1.Budget
-	13, // 19: runnerd.v1.RunSpec.approval:type_name -> runnerd.v1.ApprovalSettings
-	7,  // 20: runnerd.v1.RunSpec.on_denial:type_name -> runnerd.v1.OnRefusal
-	7,  // 21: runnerd.v1.RunSpec.on_block:type_name -> runnerd.v1.OnRefusal
-	8,  // 22: runnerd.v1.RunSpec.on_question:type_name -> runnerd.v1.OnQuestion
-	31, // 23: runnerd.v1.RunSpec.in_doubt:type_name -> runnerd.v1.InDoubtPolicy
-	27, // 24: runnerd.v1.RunSpec.decide_timeout:type_name -> google.protobuf.Duration
-	27, // 25: runnerd.v1.RunSpec.decide_patience:type_name -> google.protobuf.Duration
-	32, // 26: runnerd.v1.Catalogue.tools:type_name -> runnerd.v1.Tool
-	0,  // 27: runnerd.v1.Run.state:type_name -> runnerd.v1.RunState
-	2,  // 28: runnerd.v1.Run.stop_reason:type_name -> runnerd.v1.StopReason
-	1,  // 29: runnerd.v1.Run.outcome:type_name -> runnerd.v1.Outcome
-	3,  // 30: runnerd.v1.Run.category:type_name -> runnerd.v1.Category
-	15, // 31: runnerd.v1.Run.usage:type_name -> runnerd.v1.UsageTotals
-	27, // 32: runnerd.v1.Run.running_time:type_name -> google.protobuf.Duration
-	20, // 33: runnerd.v1.Run.final_answer:type_name -> runnerd.v1.FinalAnswer
-	33, // 34: runnerd.v1.Run.approvals:type_name -> runnerd.v1.Approval
-	21, // 35: runnerd.v1.Run.question:type_name -> runnerd.v1.Question
-	4,  // 36: runnerd.v1.Run.kind:type_name -> runnerd.v1.TaskKind
-	11, // 37: runnerd.v1.Run.identity:type_name -> runnerd.v1.Identity
-	26, // 38: runnerd.v1.Run.labels:type_name -> runnerd.v1.Run.LabelsEntry
-	22, // 39: runnerd.v1.Run.spec:type_name -> runnerd.v1.RunSpec
-	30, // 40: runnerd.v1.Run.created_at:type_name -> google.protobuf.Timestamp
-	30, // 41: runnerd.v1.Run.updated_at:type_name -> google.protobuf.Timestamp
-	5,  // 42: runnerd.v1.Run.context_zone:type_name -> runnerd.v1.ContextZone
-	30, // 43: runnerd.v1.Checkpoint.created_at:type_name -> google.protobuf.Timestamp
-	15, // 44: runnerd.v1.Checkpoint.usage:type_name -> runnerd.v1.UsageTotals
-	2,  // 45: runnerd.v1.Checkpoint.stop_reason:type_name -> runnerd.v1.StopReason
-	20, // 46: runnerd.v1.Checkpoint.final_answer:type_name -> runnerd.v1.FinalAnswer
-	47, // [47:47] is the sub-list for method output_type
-	47, // [47:47] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	37, // 0: runnerd.v1.Budget.max_duration:type_name -> google.protobuf.Duration
+	35, // 1: runnerd.v1.DenyRule.arguments:type_name -> runnerd.v1.DenyRule.ArgumentsEntry
+	9,  // 2: runnerd.v1.PolicyLayer.mode:type_name -> runnerd.v1.PermissionMode
+	15, // 3: runnerd.v1.PolicyLayer.deny:type_name -> runnerd.v1.DenyRule
+	16, // 4: runnerd.v1.PolicyLayer.paths:type_name -> runnerd.v1.PathRules
+	10, // 5: runnerd.v1.PolicyLayer.plan:type_name -> runnerd.v1.PlanRule
+	37, // 6: runnerd.v1.AutoModeLimits.max_duration:type_name -> google.protobuf.Duration
+	19, // 7: runnerd.v1.AutoMode.limits:type_name -> runnerd.v1.AutoModeLimits
+	19, // 8: runnerd.v1.AutoMode.limits_max:type_name -> runnerd.v1.AutoModeLimits
+	37, // 9: runnerd.v1.AutoModeSummary.running_time:type_name -> google.protobuf.Duration
+	19, // 10: runnerd.v1.AutoModeSummary.limits:type_name -> runnerd.v1.AutoModeLimits
+	38, // 11: runnerd.v1.ApprovalSettings.mode:type_name -> runnerd.v1.ApprovalMode
+	37, // 12: runnerd.v1.ApprovalSettings.timeout:type_name -> google.protobuf.Duration
+	39, // 13: runnerd.v1.CallEntry.arguments_ref:type_name -> runnerd.v1.ArtifactRef
+	39, // 14: runnerd.v1.DecisionEntry.text_ref:type_name -> runnerd.v1.ArtifactRef
+	39, // 15: runnerd.v1.DecisionEntry.reasoning_ref:type_name -> runnerd.v1.ArtifactRef
+	25, // 16: runnerd.v1.DecisionEntry.calls:type_name -> runnerd.v1.CallEntry
+	39, // 17: runnerd.v1.DecisionEntry.provider_state_ref:type_name -> runnerd.v1.ArtifactRef
+	11, // 18: runnerd.v1.Observation.kind:type_name -> runnerd.v1.ObservationKind
+	12, // 19: runnerd.v1.Observation.reason:type_name -> runnerd.v1.CallReason
+	39, // 20: runnerd.v1.Observation.text_ref:type_name -> runnerd.v1.ArtifactRef
+	39, // 21: runnerd.v1.Observation.structured_ref:type_name -> runnerd.v1.ArtifactRef
+	39, // 22: runnerd.v1.Observation.artifacts:type_name -> runnerd.v1.ArtifactRef
+	26, // 23: runnerd.v1.HistoryEntry.decision:type_name -> runnerd.v1.DecisionEntry
+	27, // 24: runnerd.v1.HistoryEntry.observation:type_name -> runnerd.v1.Observation
+	39, // 25: runnerd.v1.FinalAnswer.content_ref:type_name -> runnerd.v1.ArtifactRef
+	40, // 26: runnerd.v1.Question.asked_at:type_name -> google.protobuf.Timestamp
+	14, // 27: runnerd.v1.RunSpec.budget:type_name -> runnerd.v1.Budget
+	14, // 28: runnerd.v1.RunSpec.budget_max:type_name -> runnerd.v1.Budget
+	22, // 29: runnerd.v1.RunSpec.approval:type_name -> runnerd.v1.ApprovalSettings
+	7,  // 30: runnerd.v1.RunSpec.on_denial:type_name -> runnerd.v1.OnRefusal
+	7,  // 31: runnerd.v1.RunSpec.on_block:type_name -> runnerd.v1.OnRefusal
+	8,  // 32: runnerd.v1.RunSpec.on_question:type_name -> runnerd.v1.OnQuestion
+	41, // 33: runnerd.v1.RunSpec.in_doubt:type_name -> runnerd.v1.InDoubtPolicy
+	37, // 34: runnerd.v1.RunSpec.decide_timeout:type_name -> google.protobuf.Duration
+	37, // 35: runnerd.v1.RunSpec.decide_patience:type_name -> google.protobuf.Duration
+	17, // 36: runnerd.v1.RunSpec.policy:type_name -> runnerd.v1.PolicyLayer
+	18, // 37: runnerd.v1.RunSpec.plan:type_name -> runnerd.v1.PlanContract
+	20, // 38: runnerd.v1.RunSpec.auto_mode:type_name -> runnerd.v1.AutoMode
+	42, // 39: runnerd.v1.Catalogue.tools:type_name -> runnerd.v1.Tool
+	0,  // 40: runnerd.v1.Run.state:type_name -> runnerd.v1.RunState
+	2,  // 41: runnerd.v1.Run.stop_reason:type_name -> runnerd.v1.StopReason
+	1,  // 42: runnerd.v1.Run.outcome:type_name -> runnerd.v1.Outcome
+	3,  // 43: runnerd.v1.Run.category:type_name -> runnerd.v1.Category
+	24, // 44: runnerd.v1.Run.usage:type_name -> runnerd.v1.UsageTotals
+	37, // 45: runnerd.v1.Run.running_time:type_name -> google.protobuf.Duration
+	29, // 46: runnerd.v1.Run.final_answer:type_name -> runnerd.v1.FinalAnswer
+	43, // 47: runnerd.v1.Run.approvals:type_name -> runnerd.v1.Approval
+	30, // 48: runnerd.v1.Run.question:type_name -> runnerd.v1.Question
+	4,  // 49: runnerd.v1.Run.kind:type_name -> runnerd.v1.TaskKind
+	13, // 50: runnerd.v1.Run.identity:type_name -> runnerd.v1.Identity
+	36, // 51: runnerd.v1.Run.labels:type_name -> runnerd.v1.Run.LabelsEntry
+	31, // 52: runnerd.v1.Run.spec:type_name -> runnerd.v1.RunSpec
+	40, // 53: runnerd.v1.Run.created_at:type_name -> google.protobuf.Timestamp
+	40, // 54: runnerd.v1.Run.updated_at:type_name -> google.protobuf.Timestamp
+	5,  // 55: runnerd.v1.Run.context_zone:type_name -> runnerd.v1.ContextZone
+	21, // 56: runnerd.v1.Run.auto_mode:type_name -> runnerd.v1.AutoModeSummary
+	44, // 57: runnerd.v1.Run.grants:type_name -> runnerd.v1.Grant
+	40, // 58: runnerd.v1.Checkpoint.created_at:type_name -> google.protobuf.Timestamp
+	24, // 59: runnerd.v1.Checkpoint.usage:type_name -> runnerd.v1.UsageTotals
+	2,  // 60: runnerd.v1.Checkpoint.stop_reason:type_name -> runnerd.v1.StopReason
+	29, // 61: runnerd.v1.Checkpoint.final_answer:type_name -> runnerd.v1.FinalAnswer
+	62, // [62:62] is the sub-list for method output_type
+	62, // [62:62] is the sub-list for method input_type
+	62, // [62:62] is the sub-list for extension type_name
+	62, // [62:62] is the sub-list for extension extendee
+	0,  // [0:62] is the sub-list for field type_name
 }
 
 func init() { file_runnerd_v1_run_proto_init() }
@@ -2948,8 +3814,9 @@ func file_runnerd_v1_run_proto_init() {
 	file_runnerd_v1_options_proto_init()
 	file_runnerd_v1_tool_proto_init()
 	file_runnerd_v1_run_proto_msgTypes[1].OneofWrappers = []any{}
-	file_runnerd_v1_run_proto_msgTypes[3].OneofWrappers = []any{}
-	file_runnerd_v1_run_proto_msgTypes[8].OneofWrappers = []any{
+	file_runnerd_v1_run_proto_msgTypes[6].OneofWrappers = []any{}
+	file_runnerd_v1_run_proto_msgTypes[10].OneofWrappers = []any{}
+	file_runnerd_v1_run_proto_msgTypes[15].OneofWrappers = []any{
 		(*HistoryEntry_Decision)(nil),
 		(*HistoryEntry_Observation)(nil),
 	}
@@ -2958,8 +3825,8 @@ func file_runnerd_v1_run_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runnerd_v1_run_proto_rawDesc), len(file_runnerd_v1_run_proto_rawDesc)),
-			NumEnums:      11,
-			NumMessages:   16,
+			NumEnums:      13,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

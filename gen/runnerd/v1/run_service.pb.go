@@ -89,6 +89,8 @@ type StartRunRequest struct {
 	Kind TaskKind `protobuf:"varint,4,opt,name=kind,proto3,enum=runnerd.v1.TaskKind" json:"kind,omitempty"`
 	// Limits; absent fields inherit from the agent, wider than its budget_max is INVALID_ARGUMENT.
 	Budget *Budget `protobuf:"bytes,5,opt,name=budget,proto3" json:"budget,omitempty"`
+	// A further layer of policy: it can only narrow what the agent allows.
+	Policy *PolicyLayer `protobuf:"bytes,6,opt,name=policy,proto3" json:"policy,omitempty"`
 	// How people are asked; within what the agent allows.
 	Approval *ApprovalSettings `protobuf:"bytes,7,opt,name=approval,proto3" json:"approval,omitempty"`
 	// Memory the run starts with: kinds TOOL_RESULT, TOOL_ERROR, NOTE and USER_INPUT. Tool observations count as tool
@@ -105,7 +107,13 @@ type StartRunRequest struct {
 	// Model for the decide service, in its own words. At most 256 bytes.
 	Model string `protobuf:"bytes,14,opt,name=model,proto3" json:"model,omitempty"`
 	// Effort for the decide service, in its own words. At most 64 bytes.
-	Effort        string `protobuf:"bytes,15,opt,name=effort,proto3" json:"effort,omitempty"`
+	Effort string `protobuf:"bytes,15,opt,name=effort,proto3" json:"effort,omitempty"`
+	// Names of configured policies that hold as further layers. At most 16.
+	Policies []string `protobuf:"bytes,16,rep,name=policies,proto3" json:"policies,omitempty"`
+	// Plan the run is bound to; writes beyond its targets are blocked.
+	Plan *PlanContract `protobuf:"bytes,17,opt,name=plan,proto3" json:"plan,omitempty"`
+	// Auto mode: false switches it off, true on where the agent allows that; absent: as the agent has it.
+	AutoMode      *bool `protobuf:"varint,18,opt,name=auto_mode,json=autoMode,proto3,oneof" json:"auto_mode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -175,6 +183,13 @@ func (x *StartRunRequest) GetBudget() *Budget {
 	return nil
 }
 
+func (x *StartRunRequest) GetPolicy() *PolicyLayer {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
 func (x *StartRunRequest) GetApproval() *ApprovalSettings {
 	if x != nil {
 		return x.Approval
@@ -229,6 +244,27 @@ func (x *StartRunRequest) GetEffort() string {
 		return x.Effort
 	}
 	return ""
+}
+
+func (x *StartRunRequest) GetPolicies() []string {
+	if x != nil {
+		return x.Policies
+	}
+	return nil
+}
+
+func (x *StartRunRequest) GetPlan() *PlanContract {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
+}
+
+func (x *StartRunRequest) GetAutoMode() bool {
+	if x != nil && x.AutoMode != nil {
+		return *x.AutoMode
+	}
+	return false
 }
 
 // InitialObservation is one entry of memory given at the start.
@@ -970,8 +1006,13 @@ type SubmitApprovalRequest struct {
 	Verdict ApprovalVerdict `protobuf:"varint,3,opt,name=verdict,proto3,enum=runnerd.v1.ApprovalVerdict" json:"verdict,omitempty"`
 	// approval_digest of what was shown.
 	ApprovalDigest string `protobuf:"bytes,4,opt,name=approval_digest,json=approvalDigest,proto3" json:"approval_digest,omitempty"`
+	// APPROVE of a call only: what is to run instead, JSON text of one object. It is checked and gated like the model's
+	// own; what fails is INVALID_ARGUMENT and the approval stays open. At most 1 MiB.
+	EditedArgumentsJson *string `protobuf:"bytes,5,opt,name=edited_arguments_json,json=editedArgumentsJson,proto3,oneof" json:"edited_arguments_json,omitempty"`
 	// SETTLE only: what really happened. At most 1 MiB.
 	Result *SettledResult `protobuf:"bytes,6,opt,name=result,proto3" json:"result,omitempty"`
+	// APPROVE of a call only: what else may run without asking, in this run; one of possible_grants.
+	Grant GrantScope `protobuf:"varint,7,opt,name=grant,proto3,enum=runnerd.v1.GrantScope" json:"grant,omitempty"`
 	// Why, for the record. At most 4 KiB.
 	Reason        string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1036,11 +1077,25 @@ func (x *SubmitApprovalRequest) GetApprovalDigest() string {
 	return ""
 }
 
+func (x *SubmitApprovalRequest) GetEditedArgumentsJson() string {
+	if x != nil && x.EditedArgumentsJson != nil {
+		return *x.EditedArgumentsJson
+	}
+	return ""
+}
+
 func (x *SubmitApprovalRequest) GetResult() *SettledResult {
 	if x != nil {
 		return x.Result
 	}
 	return nil
+}
+
+func (x *SubmitApprovalRequest) GetGrant() GrantScope {
+	if x != nil {
+		return x.Grant
+	}
+	return GrantScope_GRANT_SCOPE_UNSPECIFIED
 }
 
 func (x *SubmitApprovalRequest) GetReason() string {
@@ -1871,9 +1926,11 @@ type ResumeRunRequest struct {
 	// The run.
 	RunId string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	// Limits that hold from now on, within budget_max; absent fields stay as they are.
-	Budget        *Budget `protobuf:"bytes,2,opt,name=budget,proto3" json:"budget,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Budget *Budget `protobuf:"bytes,2,opt,name=budget,proto3" json:"budget,omitempty"`
+	// Limits of auto mode that hold from now on, within limits_max; absent fields stay as they are.
+	AutoModeLimits *AutoModeLimits `protobuf:"bytes,3,opt,name=auto_mode_limits,json=autoModeLimits,proto3" json:"auto_mode_limits,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ResumeRunRequest) Reset() {
@@ -1916,6 +1973,13 @@ func (x *ResumeRunRequest) GetRunId() string {
 func (x *ResumeRunRequest) GetBudget() *Budget {
 	if x != nil {
 		return x.Budget
+	}
+	return nil
+}
+
+func (x *ResumeRunRequest) GetAutoModeLimits() *AutoModeLimits {
+	if x != nil {
+		return x.AutoModeLimits
 	}
 	return nil
 }
@@ -2186,6 +2250,477 @@ func (x *GetApprovalResponse) GetApproval() *Approval {
 	return nil
 }
 
+// ListGrantsRequest names a run.
+type ListGrantsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The run.
+	RunId         string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListGrantsRequest) Reset() {
+	*x = ListGrantsRequest{}
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListGrantsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListGrantsRequest) ProtoMessage() {}
+
+func (x *ListGrantsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListGrantsRequest.ProtoReflect.Descriptor instead.
+func (*ListGrantsRequest) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *ListGrantsRequest) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+// ListGrantsResponse has the grants that hold; a run has at most 256.
+type ListGrantsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The grants, oldest first.
+	Grants        []*Grant `protobuf:"bytes,1,rep,name=grants,proto3" json:"grants,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListGrantsResponse) Reset() {
+	*x = ListGrantsResponse{}
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListGrantsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListGrantsResponse) ProtoMessage() {}
+
+func (x *ListGrantsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListGrantsResponse.ProtoReflect.Descriptor instead.
+func (*ListGrantsResponse) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *ListGrantsResponse) GetGrants() []*Grant {
+	if x != nil {
+		return x.Grants
+	}
+	return nil
+}
+
+// RevokeGrantRequest names a grant.
+type RevokeGrantRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The run.
+	RunId string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
+	// The grant.
+	GrantId uint64 `protobuf:"varint,2,opt,name=grant_id,json=grantId,proto3" json:"grant_id,omitempty"`
+	// Why, for the record. At most 4 KiB.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeGrantRequest) Reset() {
+	*x = RevokeGrantRequest{}
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeGrantRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeGrantRequest) ProtoMessage() {}
+
+func (x *RevokeGrantRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeGrantRequest.ProtoReflect.Descriptor instead.
+func (*RevokeGrantRequest) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *RevokeGrantRequest) GetRunId() string {
+	if x != nil {
+		return x.RunId
+	}
+	return ""
+}
+
+func (x *RevokeGrantRequest) GetGrantId() uint64 {
+	if x != nil {
+		return x.GrantId
+	}
+	return 0
+}
+
+func (x *RevokeGrantRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// RevokeGrantResponse tells where the revocation stands.
+type RevokeGrantResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sequence of the grant_revoked event.
+	Sequence      uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RevokeGrantResponse) Reset() {
+	*x = RevokeGrantResponse{}
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RevokeGrantResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RevokeGrantResponse) ProtoMessage() {}
+
+func (x *RevokeGrantResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RevokeGrantResponse.ProtoReflect.Descriptor instead.
+func (*RevokeGrantResponse) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *RevokeGrantResponse) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+// ExplainPolicyRequest is a call that nobody makes.
+type ExplainPolicyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose policy is explained; exactly one.
+	//
+	// Types that are valid to be assigned to Subject:
+	//
+	//	*ExplainPolicyRequest_Start
+	//	*ExplainPolicyRequest_RunId
+	Subject isExplainPolicyRequest_Subject `protobuf_oneof:"subject"`
+	// Name of the tool as offered. At most 4 KiB.
+	Tool string `protobuf:"bytes,3,opt,name=tool,proto3" json:"tool,omitempty"`
+	// Arguments as the model would write them. At most 1 MiB.
+	ArgumentsJson string `protobuf:"bytes,4,opt,name=arguments_json,json=argumentsJson,proto3" json:"arguments_json,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainPolicyRequest) Reset() {
+	*x = ExplainPolicyRequest{}
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainPolicyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainPolicyRequest) ProtoMessage() {}
+
+func (x *ExplainPolicyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainPolicyRequest.ProtoReflect.Descriptor instead.
+func (*ExplainPolicyRequest) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *ExplainPolicyRequest) GetSubject() isExplainPolicyRequest_Subject {
+	if x != nil {
+		return x.Subject
+	}
+	return nil
+}
+
+func (x *ExplainPolicyRequest) GetStart() *StartRunRequest {
+	if x != nil {
+		if x, ok := x.Subject.(*ExplainPolicyRequest_Start); ok {
+			return x.Start
+		}
+	}
+	return nil
+}
+
+func (x *ExplainPolicyRequest) GetRunId() string {
+	if x != nil {
+		if x, ok := x.Subject.(*ExplainPolicyRequest_RunId); ok {
+			return x.RunId
+		}
+	}
+	return ""
+}
+
+func (x *ExplainPolicyRequest) GetTool() string {
+	if x != nil {
+		return x.Tool
+	}
+	return ""
+}
+
+func (x *ExplainPolicyRequest) GetArgumentsJson() string {
+	if x != nil {
+		return x.ArgumentsJson
+	}
+	return ""
+}
+
+type isExplainPolicyRequest_Subject interface {
+	isExplainPolicyRequest_Subject()
+}
+
+type ExplainPolicyRequest_Start struct {
+	// A run that would be started now.
+	Start *StartRunRequest `protobuf:"bytes,1,opt,name=start,proto3,oneof"`
+}
+
+type ExplainPolicyRequest_RunId struct {
+	// A run as it is: its policy, pinned tools and grants.
+	RunId string `protobuf:"bytes,2,opt,name=run_id,json=runId,proto3,oneof"`
+}
+
+func (*ExplainPolicyRequest_Start) isExplainPolicyRequest_Subject() {}
+
+func (*ExplainPolicyRequest_RunId) isExplainPolicyRequest_Subject() {}
+
+// PolicyStep is what one check, or one gate of one layer, says to a call.
+type PolicyStep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Check or gate, as in tool_call_requested; grants for what lowers ask to allow.
+	Gate string `protobuf:"bytes,1,opt,name=gate,proto3" json:"gate,omitempty"`
+	// Policy layer; empty for what belongs to none.
+	Layer string `protobuf:"bytes,2,opt,name=layer,proto3" json:"layer,omitempty"`
+	// Rule that speaks.
+	Rule string `protobuf:"bytes,3,opt,name=rule,proto3" json:"rule,omitempty"`
+	// What it says.
+	Verdict Verdict `protobuf:"varint,4,opt,name=verdict,proto3,enum=runnerd.v1.Verdict" json:"verdict,omitempty"`
+	// Why, for people.
+	Message string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	// This is the step that decides.
+	Decides       bool `protobuf:"varint,6,opt,name=decides,proto3" json:"decides,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PolicyStep) Reset() {
+	*x = PolicyStep{}
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicyStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicyStep) ProtoMessage() {}
+
+func (x *PolicyStep) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicyStep.ProtoReflect.Descriptor instead.
+func (*PolicyStep) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *PolicyStep) GetGate() string {
+	if x != nil {
+		return x.Gate
+	}
+	return ""
+}
+
+func (x *PolicyStep) GetLayer() string {
+	if x != nil {
+		return x.Layer
+	}
+	return ""
+}
+
+func (x *PolicyStep) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *PolicyStep) GetVerdict() Verdict {
+	if x != nil {
+		return x.Verdict
+	}
+	return Verdict_VERDICT_UNSPECIFIED
+}
+
+func (x *PolicyStep) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *PolicyStep) GetDecides() bool {
+	if x != nil {
+		return x.Decides
+	}
+	return false
+}
+
+// ExplainPolicyResponse tells what would become of the call.
+type ExplainPolicyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What it would be; ALLOW where a grant or auto mode lowers an ASK.
+	Verdict Verdict `protobuf:"varint,1,opt,name=verdict,proto3,enum=runnerd.v1.Verdict" json:"verdict,omitempty"`
+	// Reason of a block or a failed check.
+	Reason CallReason `protobuf:"varint,2,opt,name=reason,proto3,enum=runnerd.v1.CallReason" json:"reason,omitempty"`
+	// What was looked at, in order, up to the block if there is one.
+	Steps []*PolicyStep `protobuf:"bytes,3,rep,name=steps,proto3" json:"steps,omitempty"`
+	// The tool; absent if none has that name.
+	Definition    *Tool `protobuf:"bytes,4,opt,name=definition,proto3" json:"definition,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainPolicyResponse) Reset() {
+	*x = ExplainPolicyResponse{}
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainPolicyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainPolicyResponse) ProtoMessage() {}
+
+func (x *ExplainPolicyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainPolicyResponse.ProtoReflect.Descriptor instead.
+func (*ExplainPolicyResponse) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *ExplainPolicyResponse) GetVerdict() Verdict {
+	if x != nil {
+		return x.Verdict
+	}
+	return Verdict_VERDICT_UNSPECIFIED
+}
+
+func (x *ExplainPolicyResponse) GetReason() CallReason {
+	if x != nil {
+		return x.Reason
+	}
+	return CallReason_CALL_REASON_UNSPECIFIED
+}
+
+func (x *ExplainPolicyResponse) GetSteps() []*PolicyStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *ExplainPolicyResponse) GetDefinition() *Tool {
+	if x != nil {
+		return x.Definition
+	}
+	return nil
+}
+
 // GetCheckpointRequest names a checkpoint.
 type GetCheckpointRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2199,7 +2734,7 @@ type GetCheckpointRequest struct {
 
 func (x *GetCheckpointRequest) Reset() {
 	*x = GetCheckpointRequest{}
-	mi := &file_runnerd_v1_run_service_proto_msgTypes[31]
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2211,7 +2746,7 @@ func (x *GetCheckpointRequest) String() string {
 func (*GetCheckpointRequest) ProtoMessage() {}
 
 func (x *GetCheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_run_service_proto_msgTypes[31]
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2224,7 +2759,7 @@ func (x *GetCheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCheckpointRequest.ProtoReflect.Descriptor instead.
 func (*GetCheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{31}
+	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GetCheckpointRequest) GetRunId() string {
@@ -2252,7 +2787,7 @@ type GetCheckpointResponse struct {
 
 func (x *GetCheckpointResponse) Reset() {
 	*x = GetCheckpointResponse{}
-	mi := &file_runnerd_v1_run_service_proto_msgTypes[32]
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2264,7 +2799,7 @@ func (x *GetCheckpointResponse) String() string {
 func (*GetCheckpointResponse) ProtoMessage() {}
 
 func (x *GetCheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_run_service_proto_msgTypes[32]
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2277,7 +2812,7 @@ func (x *GetCheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetCheckpointResponse.ProtoReflect.Descriptor instead.
 func (*GetCheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{32}
+	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GetCheckpointResponse) GetCheckpoint() *Checkpoint {
@@ -2302,7 +2837,7 @@ type ListCheckpointsRequest struct {
 
 func (x *ListCheckpointsRequest) Reset() {
 	*x = ListCheckpointsRequest{}
-	mi := &file_runnerd_v1_run_service_proto_msgTypes[33]
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2314,7 +2849,7 @@ func (x *ListCheckpointsRequest) String() string {
 func (*ListCheckpointsRequest) ProtoMessage() {}
 
 func (x *ListCheckpointsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_run_service_proto_msgTypes[33]
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2327,7 +2862,7 @@ func (x *ListCheckpointsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCheckpointsRequest.ProtoReflect.Descriptor instead.
 func (*ListCheckpointsRequest) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{33}
+	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListCheckpointsRequest) GetRunId() string {
@@ -2364,7 +2899,7 @@ type ListCheckpointsResponse struct {
 
 func (x *ListCheckpointsResponse) Reset() {
 	*x = ListCheckpointsResponse{}
-	mi := &file_runnerd_v1_run_service_proto_msgTypes[34]
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2376,7 +2911,7 @@ func (x *ListCheckpointsResponse) String() string {
 func (*ListCheckpointsResponse) ProtoMessage() {}
 
 func (x *ListCheckpointsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_run_service_proto_msgTypes[34]
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2389,7 +2924,7 @@ func (x *ListCheckpointsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListCheckpointsResponse.ProtoReflect.Descriptor instead.
 func (*ListCheckpointsResponse) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{34}
+	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListCheckpointsResponse) GetCheckpoints() []*Checkpoint {
@@ -2417,7 +2952,7 @@ type ListToolsRequest struct {
 
 func (x *ListToolsRequest) Reset() {
 	*x = ListToolsRequest{}
-	mi := &file_runnerd_v1_run_service_proto_msgTypes[35]
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2429,7 +2964,7 @@ func (x *ListToolsRequest) String() string {
 func (*ListToolsRequest) ProtoMessage() {}
 
 func (x *ListToolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_run_service_proto_msgTypes[35]
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2442,7 +2977,7 @@ func (x *ListToolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListToolsRequest.ProtoReflect.Descriptor instead.
 func (*ListToolsRequest) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{35}
+	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ListToolsRequest) GetAgent() string {
@@ -2467,7 +3002,7 @@ type ListToolsResponse struct {
 
 func (x *ListToolsResponse) Reset() {
 	*x = ListToolsResponse{}
-	mi := &file_runnerd_v1_run_service_proto_msgTypes[36]
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2479,7 +3014,7 @@ func (x *ListToolsResponse) String() string {
 func (*ListToolsResponse) ProtoMessage() {}
 
 func (x *ListToolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_run_service_proto_msgTypes[36]
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2492,7 +3027,7 @@ func (x *ListToolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListToolsResponse.ProtoReflect.Descriptor instead.
 func (*ListToolsResponse) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{36}
+	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ListToolsResponse) GetTools() []*Tool {
@@ -2531,7 +3066,7 @@ type ReadArtifactRequest struct {
 
 func (x *ReadArtifactRequest) Reset() {
 	*x = ReadArtifactRequest{}
-	mi := &file_runnerd_v1_run_service_proto_msgTypes[37]
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2543,7 +3078,7 @@ func (x *ReadArtifactRequest) String() string {
 func (*ReadArtifactRequest) ProtoMessage() {}
 
 func (x *ReadArtifactRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_run_service_proto_msgTypes[37]
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2556,7 +3091,7 @@ func (x *ReadArtifactRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArtifactRequest.ProtoReflect.Descriptor instead.
 func (*ReadArtifactRequest) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{37}
+	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ReadArtifactRequest) GetRunId() string {
@@ -2593,7 +3128,7 @@ type ReadArtifactResponse struct {
 
 func (x *ReadArtifactResponse) Reset() {
 	*x = ReadArtifactResponse{}
-	mi := &file_runnerd_v1_run_service_proto_msgTypes[38]
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2605,7 +3140,7 @@ func (x *ReadArtifactResponse) String() string {
 func (*ReadArtifactResponse) ProtoMessage() {}
 
 func (x *ReadArtifactResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_run_service_proto_msgTypes[38]
+	mi := &file_runnerd_v1_run_service_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2618,7 +3153,7 @@ func (x *ReadArtifactResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArtifactResponse.ProtoReflect.Descriptor instead.
 func (*ReadArtifactResponse) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{38}
+	return file_runnerd_v1_run_service_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ReadArtifactResponse) GetData() []byte {
@@ -2640,13 +3175,14 @@ var File_runnerd_v1_run_service_proto protoreflect.FileDescriptor
 const file_runnerd_v1_run_service_proto_rawDesc = "" +
 	"\n" +
 	"\x1crunnerd/v1/run_service.proto\x12\n" +
-	"runnerd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x19runnerd/v1/approval.proto\x1a\x16runnerd/v1/event.proto\x1a\x18runnerd/v1/options.proto\x1a\x14runnerd/v1/run.proto\x1a\x15runnerd/v1/tool.proto\"\x98\x06\n" +
+	"runnerd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x19runnerd/v1/approval.proto\x1a\x16runnerd/v1/event.proto\x1a\x18runnerd/v1/options.proto\x1a\x14runnerd/v1/run.proto\x1a\x15runnerd/v1/tool.proto\"\xdc\a\n" +
 	"\x0fStartRunRequest\x12J\n" +
 	"\x06run_id\x18\x01 \x01(\tB3\xbaH,r*(\x80\x012%^([A-Za-z0-9][A-Za-z0-9._-]{0,127})?$\xe8\xe0\x18\x01R\x05runId\x12$\n" +
 	"\x05agent\x18\x02 \x01(\tB\x0e\xbaH\ar\x05 \x01(\x80\x01\xe8\xe0\x18\x01R\x05agent\x12!\n" +
 	"\x04task\x18\x03 \x01(\tB\r\xbaH\x06r\x04(\x80\x80\x10\xe8\xe0\x18\x02R\x04task\x122\n" +
 	"\x04kind\x18\x04 \x01(\x0e2\x14.runnerd.v1.TaskKindB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04kind\x12*\n" +
-	"\x06budget\x18\x05 \x01(\v2\x12.runnerd.v1.BudgetR\x06budget\x128\n" +
+	"\x06budget\x18\x05 \x01(\v2\x12.runnerd.v1.BudgetR\x06budget\x12/\n" +
+	"\x06policy\x18\x06 \x01(\v2\x17.runnerd.v1.PolicyLayerR\x06policy\x128\n" +
 	"\bapproval\x18\a \x01(\v2\x1c.runnerd.v1.ApprovalSettingsR\bapproval\x12\\\n" +
 	"\x14initial_observations\x18\b \x03(\v2\x1e.runnerd.v1.InitialObservationB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\x13initialObservations\x120\n" +
 	"\fcontext_json\x18\t \x01(\tB\r\xbaH\x06r\x04(\x80\x80\x10\xe8\xe0\x18\x05R\vcontextJson\x12\\\n" +
@@ -2655,10 +3191,15 @@ const file_runnerd_v1_run_service_proto_rawDesc = "" +
 	"\rmetadata_json\x18\v \x01(\tB\r\xbaH\x06r\x04(\x80\x80\x01\xe8\xe0\x18\x02R\fmetadataJson\x120\n" +
 	"\bidentity\x18\r \x01(\v2\x14.runnerd.v1.IdentityR\bidentity\x12\"\n" +
 	"\x05model\x18\x0e \x01(\tB\f\xbaH\x05r\x03(\x80\x02\xe8\xe0\x18\x01R\x05model\x12#\n" +
-	"\x06effort\x18\x0f \x01(\tB\v\xbaH\x04r\x02(@\xe8\xe0\x18\x01R\x06effort\x1a9\n" +
+	"\x06effort\x18\x0f \x01(\tB\v\xbaH\x04r\x02(@\xe8\xe0\x18\x01R\x06effort\x123\n" +
+	"\bpolicies\x18\x10 \x03(\tB\x17\xbaH\x10\x92\x01\r\x10\x10\x18\x01\"\ar\x05 \x01(\x80\x01\xe8\xe0\x18\x01R\bpolicies\x12,\n" +
+	"\x04plan\x18\x11 \x01(\v2\x18.runnerd.v1.PlanContractR\x04plan\x12 \n" +
+	"\tauto_mode\x18\x12 \x01(\bH\x00R\bautoMode\x88\x01\x01\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x93\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\f\n" +
+	"\n" +
+	"_auto_mode\"\x93\x02\n" +
 	"\x12InitialObservation\x12?\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1b.runnerd.v1.ObservationKindB\x0e\xbaH\v\x82\x01\b\x18\x01\x18\x02\x18\x06\x18\aR\x04kind\x12)\n" +
 	"\ttool_name\x18\x02 \x01(\tB\f\xbaH\x05r\x03(\x80\x01\xe8\xe0\x18\x01R\btoolName\x126\n" +
@@ -2710,16 +3251,19 @@ const file_runnerd_v1_run_service_proto_rawDesc = "" +
 	"\x14StreamProgressSignal\x12%\n" +
 	"\vhead_cursor\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\n" +
 	"headCursor\x12#\n" +
-	"\rhead_sequence\x18\x02 \x01(\x04R\fheadSequence\"\xdf\x02\n" +
+	"\rhead_sequence\x18\x02 \x01(\x04R\fheadSequence\"\xf9\x03\n" +
 	"\x15SubmitApprovalRequest\x12G\n" +
 	"\x06run_id\x18\x01 \x01(\tB0\xbaH)r'(\x80\x012\"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$\xe8\xe0\x18\x01R\x05runId\x12(\n" +
 	"\vapproval_id\x18\x02 \x01(\x04B\a\xbaH\x042\x02 \x00R\n" +
 	"approvalId\x12A\n" +
 	"\averdict\x18\x03 \x01(\x0e2\x1b.runnerd.v1.ApprovalVerdictB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\averdict\x127\n" +
-	"\x0fapproval_digest\x18\x04 \x01(\tB\x0e\xbaH\ar\x05 \x01(\x80\x02\xe8\xe0\x18\x01R\x0eapprovalDigest\x121\n" +
-	"\x06result\x18\x06 \x01(\v2\x19.runnerd.v1.SettledResultR\x06result\x12$\n" +
-	"\x06reason\x18\b \x01(\tB\f\xbaH\x05r\x03(\x80 \xe8\xe0\x18\x02R\x06reason\"\x85\x01\n" +
+	"\x0fapproval_digest\x18\x04 \x01(\tB\x0e\xbaH\ar\x05 \x01(\x80\x02\xe8\xe0\x18\x01R\x0eapprovalDigest\x12F\n" +
+	"\x15edited_arguments_json\x18\x05 \x01(\tB\r\xbaH\x06r\x04(\x80\x80@\xe8\xe0\x18\x03H\x00R\x13editedArgumentsJson\x88\x01\x01\x121\n" +
+	"\x06result\x18\x06 \x01(\v2\x19.runnerd.v1.SettledResultR\x06result\x126\n" +
+	"\x05grant\x18\a \x01(\x0e2\x16.runnerd.v1.GrantScopeB\b\xbaH\x05\x82\x01\x02\x10\x01R\x05grant\x12$\n" +
+	"\x06reason\x18\b \x01(\tB\f\xbaH\x05r\x03(\x80 \xe8\xe0\x18\x02R\x06reasonB\x18\n" +
+	"\x16_edited_arguments_json\"\x85\x01\n" +
 	"\rSettledResult\x12!\n" +
 	"\x04text\x18\x01 \x01(\tB\r\xbaH\x06r\x04(\x80\x80@\xe8\xe0\x18\x04R\x04text\x126\n" +
 	"\x0fstructured_json\x18\x02 \x01(\tB\r\xbaH\x06r\x04(\x80\x80@\xe8\xe0\x18\x04R\x0estructuredJson\x12\x19\n" +
@@ -2776,10 +3320,11 @@ const file_runnerd_v1_run_service_proto_rawDesc = "" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04mode\x12$\n" +
 	"\x06reason\x18\x03 \x01(\tB\f\xbaH\x05r\x03(\x80 \xe8\xe0\x18\x02R\x06reason\"6\n" +
 	"\x11CancelRunResponse\x12!\n" +
-	"\x03run\x18\x01 \x01(\v2\x0f.runnerd.v1.RunR\x03run\"\x87\x01\n" +
+	"\x03run\x18\x01 \x01(\v2\x0f.runnerd.v1.RunR\x03run\"\xcd\x01\n" +
 	"\x10ResumeRunRequest\x12G\n" +
 	"\x06run_id\x18\x01 \x01(\tB0\xbaH)r'(\x80\x012\"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$\xe8\xe0\x18\x01R\x05runId\x12*\n" +
-	"\x06budget\x18\x02 \x01(\v2\x12.runnerd.v1.BudgetR\x06budget\"6\n" +
+	"\x06budget\x18\x02 \x01(\v2\x12.runnerd.v1.BudgetR\x06budget\x12D\n" +
+	"\x10auto_mode_limits\x18\x03 \x01(\v2\x1a.runnerd.v1.AutoModeLimitsR\x0eautoModeLimits\"6\n" +
 	"\x11ResumeRunResponse\x12!\n" +
 	"\x03run\x18\x01 \x01(\v2\x0f.runnerd.v1.RunR\x03run\"\xb6\x01\n" +
 	"\x14ListApprovalsRequest\x12J\n" +
@@ -2795,7 +3340,38 @@ const file_runnerd_v1_run_service_proto_rawDesc = "" +
 	"\vapproval_id\x18\x02 \x01(\x04B\a\xbaH\x042\x02 \x00R\n" +
 	"approvalId\"G\n" +
 	"\x13GetApprovalResponse\x120\n" +
-	"\bapproval\x18\x01 \x01(\v2\x14.runnerd.v1.ApprovalR\bapproval\"\x9d\x01\n" +
+	"\bapproval\x18\x01 \x01(\v2\x14.runnerd.v1.ApprovalR\bapproval\"\\\n" +
+	"\x11ListGrantsRequest\x12G\n" +
+	"\x06run_id\x18\x01 \x01(\tB0\xbaH)r'(\x80\x012\"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$\xe8\xe0\x18\x01R\x05runId\"?\n" +
+	"\x12ListGrantsResponse\x12)\n" +
+	"\x06grants\x18\x01 \x03(\v2\x11.runnerd.v1.GrantR\x06grants\"\xa7\x01\n" +
+	"\x12RevokeGrantRequest\x12G\n" +
+	"\x06run_id\x18\x01 \x01(\tB0\xbaH)r'(\x80\x012\"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$\xe8\xe0\x18\x01R\x05runId\x12\"\n" +
+	"\bgrant_id\x18\x02 \x01(\x04B\a\xbaH\x042\x02 \x00R\agrantId\x12$\n" +
+	"\x06reason\x18\x03 \x01(\tB\f\xbaH\x05r\x03(\x80 \xe8\xe0\x18\x02R\x06reason\"1\n" +
+	"\x13RevokeGrantResponse\x12\x1a\n" +
+	"\bsequence\x18\x01 \x01(\x04R\bsequence\"\x80\x02\n" +
+	"\x14ExplainPolicyRequest\x123\n" +
+	"\x05start\x18\x01 \x01(\v2\x1b.runnerd.v1.StartRunRequestH\x00R\x05start\x12I\n" +
+	"\x06run_id\x18\x02 \x01(\tB0\xbaH)r'(\x80\x012\"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$\xe8\xe0\x18\x01H\x00R\x05runId\x12 \n" +
+	"\x04tool\x18\x03 \x01(\tB\f\xbaH\x05r\x03(\x80 \xe8\xe0\x18\x01R\x04tool\x124\n" +
+	"\x0earguments_json\x18\x04 \x01(\tB\r\xbaH\x06r\x04(\x80\x80@\xe8\xe0\x18\x03R\rargumentsJsonB\x10\n" +
+	"\asubject\x12\x05\xbaH\x02\b\x01\"\xc5\x01\n" +
+	"\n" +
+	"PolicyStep\x12\x18\n" +
+	"\x04gate\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x04gate\x12\x1a\n" +
+	"\x05layer\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x01R\x05layer\x12\x18\n" +
+	"\x04rule\x18\x03 \x01(\tB\x04\xe8\xe0\x18\x01R\x04rule\x12-\n" +
+	"\averdict\x18\x04 \x01(\x0e2\x13.runnerd.v1.VerdictR\averdict\x12\x1e\n" +
+	"\amessage\x18\x05 \x01(\tB\x04\xe8\xe0\x18\x02R\amessage\x12\x18\n" +
+	"\adecides\x18\x06 \x01(\bR\adecides\"\xd6\x01\n" +
+	"\x15ExplainPolicyResponse\x12-\n" +
+	"\averdict\x18\x01 \x01(\x0e2\x13.runnerd.v1.VerdictR\averdict\x12.\n" +
+	"\x06reason\x18\x02 \x01(\x0e2\x16.runnerd.v1.CallReasonR\x06reason\x12,\n" +
+	"\x05steps\x18\x03 \x03(\v2\x16.runnerd.v1.PolicyStepR\x05steps\x120\n" +
+	"\n" +
+	"definition\x18\x04 \x01(\v2\x10.runnerd.v1.ToolR\n" +
+	"definition\"\x9d\x01\n" +
 	"\x14GetCheckpointRequest\x12G\n" +
 	"\x06run_id\x18\x01 \x01(\tB0\xbaH)r'(\x80\x012\"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$\xe8\xe0\x18\x01R\x05runId\x12<\n" +
 	"\x05label\x18\x02 \x01(\tB&\xbaH\x1fr\x1d( 2\x19^(step-[1-9][0-9]{0,8})?$\xe8\xe0\x18\x01R\x05label\"O\n" +
@@ -2828,7 +3404,7 @@ const file_runnerd_v1_run_service_proto_rawDesc = "" +
 	"\tWaitUntil\x12\x1a\n" +
 	"\x16WAIT_UNTIL_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fWAIT_UNTIL_DONE\x10\x01\x12\x13\n" +
-	"\x0fWAIT_UNTIL_IDLE\x10\x022\xf8\t\n" +
+	"\x0fWAIT_UNTIL_IDLE\x10\x022\xeb\v\n" +
 	"\n" +
 	"RunService\x12E\n" +
 	"\bStartRun\x12\x1b.runnerd.v1.StartRunRequest\x1a\x1c.runnerd.v1.StartRunResponse\x12S\n" +
@@ -2842,7 +3418,11 @@ const file_runnerd_v1_run_service_proto_rawDesc = "" +
 	"\tCancelRun\x12\x1c.runnerd.v1.CancelRunRequest\x1a\x1d.runnerd.v1.CancelRunResponse\x12H\n" +
 	"\tResumeRun\x12\x1c.runnerd.v1.ResumeRunRequest\x1a\x1d.runnerd.v1.ResumeRunResponse\x12T\n" +
 	"\rListApprovals\x12 .runnerd.v1.ListApprovalsRequest\x1a!.runnerd.v1.ListApprovalsResponse\x12N\n" +
-	"\vGetApproval\x12\x1e.runnerd.v1.GetApprovalRequest\x1a\x1f.runnerd.v1.GetApprovalResponse\x12T\n" +
+	"\vGetApproval\x12\x1e.runnerd.v1.GetApprovalRequest\x1a\x1f.runnerd.v1.GetApprovalResponse\x12K\n" +
+	"\n" +
+	"ListGrants\x12\x1d.runnerd.v1.ListGrantsRequest\x1a\x1e.runnerd.v1.ListGrantsResponse\x12N\n" +
+	"\vRevokeGrant\x12\x1e.runnerd.v1.RevokeGrantRequest\x1a\x1f.runnerd.v1.RevokeGrantResponse\x12T\n" +
+	"\rExplainPolicy\x12 .runnerd.v1.ExplainPolicyRequest\x1a!.runnerd.v1.ExplainPolicyResponse\x12T\n" +
 	"\rGetCheckpoint\x12 .runnerd.v1.GetCheckpointRequest\x1a!.runnerd.v1.GetCheckpointResponse\x12Z\n" +
 	"\x0fListCheckpoints\x12\".runnerd.v1.ListCheckpointsRequest\x1a#.runnerd.v1.ListCheckpointsResponse\x12H\n" +
 	"\tListTools\x12\x1c.runnerd.v1.ListToolsRequest\x1a\x1d.runnerd.v1.ListToolsResponse\x12S\n" +
@@ -2864,7 +3444,7 @@ func file_runnerd_v1_run_service_proto_rawDescGZIP() []byte {
 }
 
 var file_runnerd_v1_run_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_runnerd_v1_run_service_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_runnerd_v1_run_service_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_runnerd_v1_run_service_proto_goTypes = []any{
 	(WaitUntil)(0),                  // 0: runnerd.v1.WaitUntil
 	(*StartRunRequest)(nil),         // 1: runnerd.v1.StartRunRequest
@@ -2898,107 +3478,138 @@ var file_runnerd_v1_run_service_proto_goTypes = []any{
 	(*ListApprovalsResponse)(nil),   // 29: runnerd.v1.ListApprovalsResponse
 	(*GetApprovalRequest)(nil),      // 30: runnerd.v1.GetApprovalRequest
 	(*GetApprovalResponse)(nil),     // 31: runnerd.v1.GetApprovalResponse
-	(*GetCheckpointRequest)(nil),    // 32: runnerd.v1.GetCheckpointRequest
-	(*GetCheckpointResponse)(nil),   // 33: runnerd.v1.GetCheckpointResponse
-	(*ListCheckpointsRequest)(nil),  // 34: runnerd.v1.ListCheckpointsRequest
-	(*ListCheckpointsResponse)(nil), // 35: runnerd.v1.ListCheckpointsResponse
-	(*ListToolsRequest)(nil),        // 36: runnerd.v1.ListToolsRequest
-	(*ListToolsResponse)(nil),       // 37: runnerd.v1.ListToolsResponse
-	(*ReadArtifactRequest)(nil),     // 38: runnerd.v1.ReadArtifactRequest
-	(*ReadArtifactResponse)(nil),    // 39: runnerd.v1.ReadArtifactResponse
-	nil,                             // 40: runnerd.v1.StartRunRequest.LabelsEntry
-	nil,                             // 41: runnerd.v1.ListRunsRequest.LabelsEntry
-	(TaskKind)(0),                   // 42: runnerd.v1.TaskKind
-	(*Budget)(nil),                  // 43: runnerd.v1.Budget
-	(*ApprovalSettings)(nil),        // 44: runnerd.v1.ApprovalSettings
-	(*Identity)(nil),                // 45: runnerd.v1.Identity
-	(ObservationKind)(0),            // 46: runnerd.v1.ObservationKind
-	(*Run)(nil),                     // 47: runnerd.v1.Run
-	(*Event)(nil),                   // 48: runnerd.v1.Event
-	(*durationpb.Duration)(nil),     // 49: google.protobuf.Duration
-	(ApprovalVerdict)(0),            // 50: runnerd.v1.ApprovalVerdict
-	(*Approval)(nil),                // 51: runnerd.v1.Approval
-	(RunState)(0),                   // 52: runnerd.v1.RunState
-	(*HistoryEntry)(nil),            // 53: runnerd.v1.HistoryEntry
-	(CancelMode)(0),                 // 54: runnerd.v1.CancelMode
-	(*Checkpoint)(nil),              // 55: runnerd.v1.Checkpoint
-	(*Tool)(nil),                    // 56: runnerd.v1.Tool
-	(*Finding)(nil),                 // 57: runnerd.v1.Finding
+	(*ListGrantsRequest)(nil),       // 32: runnerd.v1.ListGrantsRequest
+	(*ListGrantsResponse)(nil),      // 33: runnerd.v1.ListGrantsResponse
+	(*RevokeGrantRequest)(nil),      // 34: runnerd.v1.RevokeGrantRequest
+	(*RevokeGrantResponse)(nil),     // 35: runnerd.v1.RevokeGrantResponse
+	(*ExplainPolicyRequest)(nil),    // 36: runnerd.v1.ExplainPolicyRequest
+	(*PolicyStep)(nil),              // 37: runnerd.v1.PolicyStep
+	(*ExplainPolicyResponse)(nil),   // 38: runnerd.v1.ExplainPolicyResponse
+	(*GetCheckpointRequest)(nil),    // 39: runnerd.v1.GetCheckpointRequest
+	(*GetCheckpointResponse)(nil),   // 40: runnerd.v1.GetCheckpointResponse
+	(*ListCheckpointsRequest)(nil),  // 41: runnerd.v1.ListCheckpointsRequest
+	(*ListCheckpointsResponse)(nil), // 42: runnerd.v1.ListCheckpointsResponse
+	(*ListToolsRequest)(nil),        // 43: runnerd.v1.ListToolsRequest
+	(*ListToolsResponse)(nil),       // 44: runnerd.v1.ListToolsResponse
+	(*ReadArtifactRequest)(nil),     // 45: runnerd.v1.ReadArtifactRequest
+	(*ReadArtifactResponse)(nil),    // 46: runnerd.v1.ReadArtifactResponse
+	nil,                             // 47: runnerd.v1.StartRunRequest.LabelsEntry
+	nil,                             // 48: runnerd.v1.ListRunsRequest.LabelsEntry
+	(TaskKind)(0),                   // 49: runnerd.v1.TaskKind
+	(*Budget)(nil),                  // 50: runnerd.v1.Budget
+	(*PolicyLayer)(nil),             // 51: runnerd.v1.PolicyLayer
+	(*ApprovalSettings)(nil),        // 52: runnerd.v1.ApprovalSettings
+	(*Identity)(nil),                // 53: runnerd.v1.Identity
+	(*PlanContract)(nil),            // 54: runnerd.v1.PlanContract
+	(ObservationKind)(0),            // 55: runnerd.v1.ObservationKind
+	(*Run)(nil),                     // 56: runnerd.v1.Run
+	(*Event)(nil),                   // 57: runnerd.v1.Event
+	(*durationpb.Duration)(nil),     // 58: google.protobuf.Duration
+	(ApprovalVerdict)(0),            // 59: runnerd.v1.ApprovalVerdict
+	(GrantScope)(0),                 // 60: runnerd.v1.GrantScope
+	(*Approval)(nil),                // 61: runnerd.v1.Approval
+	(RunState)(0),                   // 62: runnerd.v1.RunState
+	(*HistoryEntry)(nil),            // 63: runnerd.v1.HistoryEntry
+	(CancelMode)(0),                 // 64: runnerd.v1.CancelMode
+	(*AutoModeLimits)(nil),          // 65: runnerd.v1.AutoModeLimits
+	(*Grant)(nil),                   // 66: runnerd.v1.Grant
+	(Verdict)(0),                    // 67: runnerd.v1.Verdict
+	(CallReason)(0),                 // 68: runnerd.v1.CallReason
+	(*Tool)(nil),                    // 69: runnerd.v1.Tool
+	(*Checkpoint)(nil),              // 70: runnerd.v1.Checkpoint
+	(*Finding)(nil),                 // 71: runnerd.v1.Finding
 }
 var file_runnerd_v1_run_service_proto_depIdxs = []int32{
-	42, // 0: runnerd.v1.StartRunRequest.kind:type_name -> runnerd.v1.TaskKind
-	43, // 1: runnerd.v1.StartRunRequest.budget:type_name -> runnerd.v1.Budget
-	44, // 2: runnerd.v1.StartRunRequest.approval:type_name -> runnerd.v1.ApprovalSettings
-	2,  // 3: runnerd.v1.StartRunRequest.initial_observations:type_name -> runnerd.v1.InitialObservation
-	40, // 4: runnerd.v1.StartRunRequest.labels:type_name -> runnerd.v1.StartRunRequest.LabelsEntry
-	45, // 5: runnerd.v1.StartRunRequest.identity:type_name -> runnerd.v1.Identity
-	46, // 6: runnerd.v1.InitialObservation.kind:type_name -> runnerd.v1.ObservationKind
-	47, // 7: runnerd.v1.StartRunResponse.run:type_name -> runnerd.v1.Run
-	48, // 8: runnerd.v1.StreamEventsResponse.event:type_name -> runnerd.v1.Event
-	6,  // 9: runnerd.v1.StreamEventsResponse.signal:type_name -> runnerd.v1.Signal
-	7,  // 10: runnerd.v1.Signal.text_delta:type_name -> runnerd.v1.TextDeltaSignal
-	8,  // 11: runnerd.v1.Signal.tool_progress:type_name -> runnerd.v1.ToolProgressSignal
-	9,  // 12: runnerd.v1.Signal.heartbeat:type_name -> runnerd.v1.HeartbeatSignal
-	10, // 13: runnerd.v1.Signal.stream_progress:type_name -> runnerd.v1.StreamProgressSignal
-	49, // 14: runnerd.v1.HeartbeatSignal.elapsed:type_name -> google.protobuf.Duration
-	50, // 15: runnerd.v1.SubmitApprovalRequest.verdict:type_name -> runnerd.v1.ApprovalVerdict
-	12, // 16: runnerd.v1.SubmitApprovalRequest.result:type_name -> runnerd.v1.SettledResult
-	51, // 17: runnerd.v1.SubmitApprovalResponse.approval:type_name -> runnerd.v1.Approval
-	47, // 18: runnerd.v1.GetRunResponse.run:type_name -> runnerd.v1.Run
-	52, // 19: runnerd.v1.ListRunsRequest.states:type_name -> runnerd.v1.RunState
-	41, // 20: runnerd.v1.ListRunsRequest.labels:type_name -> runnerd.v1.ListRunsRequest.LabelsEntry
-	47, // 21: runnerd.v1.ListRunsResponse.runs:type_name -> runnerd.v1.Run
-	53, // 22: runnerd.v1.ListHistoryResponse.entries:type_name -> runnerd.v1.HistoryEntry
-	0,  // 23: runnerd.v1.WaitRunRequest.until:type_name -> runnerd.v1.WaitUntil
-	49, // 24: runnerd.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
-	47, // 25: runnerd.v1.WaitRunResponse.run:type_name -> runnerd.v1.Run
-	54, // 26: runnerd.v1.CancelRunRequest.mode:type_name -> runnerd.v1.CancelMode
-	47, // 27: runnerd.v1.CancelRunResponse.run:type_name -> runnerd.v1.Run
-	43, // 28: runnerd.v1.ResumeRunRequest.budget:type_name -> runnerd.v1.Budget
-	47, // 29: runnerd.v1.ResumeRunResponse.run:type_name -> runnerd.v1.Run
-	51, // 30: runnerd.v1.ListApprovalsResponse.approvals:type_name -> runnerd.v1.Approval
-	51, // 31: runnerd.v1.GetApprovalResponse.approval:type_name -> runnerd.v1.Approval
-	55, // 32: runnerd.v1.GetCheckpointResponse.checkpoint:type_name -> runnerd.v1.Checkpoint
-	55, // 33: runnerd.v1.ListCheckpointsResponse.checkpoints:type_name -> runnerd.v1.Checkpoint
-	56, // 34: runnerd.v1.ListToolsResponse.tools:type_name -> runnerd.v1.Tool
-	57, // 35: runnerd.v1.ListToolsResponse.findings:type_name -> runnerd.v1.Finding
-	1,  // 36: runnerd.v1.RunService.StartRun:input_type -> runnerd.v1.StartRunRequest
-	4,  // 37: runnerd.v1.RunService.StreamEvents:input_type -> runnerd.v1.StreamEventsRequest
-	11, // 38: runnerd.v1.RunService.SubmitApproval:input_type -> runnerd.v1.SubmitApprovalRequest
-	14, // 39: runnerd.v1.RunService.SubmitInput:input_type -> runnerd.v1.SubmitInputRequest
-	16, // 40: runnerd.v1.RunService.GetRun:input_type -> runnerd.v1.GetRunRequest
-	18, // 41: runnerd.v1.RunService.ListRuns:input_type -> runnerd.v1.ListRunsRequest
-	20, // 42: runnerd.v1.RunService.ListHistory:input_type -> runnerd.v1.ListHistoryRequest
-	22, // 43: runnerd.v1.RunService.WaitRun:input_type -> runnerd.v1.WaitRunRequest
-	24, // 44: runnerd.v1.RunService.CancelRun:input_type -> runnerd.v1.CancelRunRequest
-	26, // 45: runnerd.v1.RunService.ResumeRun:input_type -> runnerd.v1.ResumeRunRequest
-	28, // 46: runnerd.v1.RunService.ListApprovals:input_type -> runnerd.v1.ListApprovalsRequest
-	30, // 47: runnerd.v1.RunService.GetApproval:input_type -> runnerd.v1.GetApprovalRequest
-	32, // 48: runnerd.v1.RunService.GetCheckpoint:input_type -> runnerd.v1.GetCheckpointRequest
-	34, // 49: runnerd.v1.RunService.ListCheckpoints:input_type -> runnerd.v1.ListCheckpointsRequest
-	36, // 50: runnerd.v1.RunService.ListTools:input_type -> runnerd.v1.ListToolsRequest
-	38, // 51: runnerd.v1.RunService.ReadArtifact:input_type -> runnerd.v1.ReadArtifactRequest
-	3,  // 52: runnerd.v1.RunService.StartRun:output_type -> runnerd.v1.StartRunResponse
-	5,  // 53: runnerd.v1.RunService.StreamEvents:output_type -> runnerd.v1.StreamEventsResponse
-	13, // 54: runnerd.v1.RunService.SubmitApproval:output_type -> runnerd.v1.SubmitApprovalResponse
-	15, // 55: runnerd.v1.RunService.SubmitInput:output_type -> runnerd.v1.SubmitInputResponse
-	17, // 56: runnerd.v1.RunService.GetRun:output_type -> runnerd.v1.GetRunResponse
-	19, // 57: runnerd.v1.RunService.ListRuns:output_type -> runnerd.v1.ListRunsResponse
-	21, // 58: runnerd.v1.RunService.ListHistory:output_type -> runnerd.v1.ListHistoryResponse
-	23, // 59: runnerd.v1.RunService.WaitRun:output_type -> runnerd.v1.WaitRunResponse
-	25, // 60: runnerd.v1.RunService.CancelRun:output_type -> runnerd.v1.CancelRunResponse
-	27, // 61: runnerd.v1.RunService.ResumeRun:output_type -> runnerd.v1.ResumeRunResponse
-	29, // 62: runnerd.v1.RunService.ListApprovals:output_type -> runnerd.v1.ListApprovalsResponse
-	31, // 63: runnerd.v1.RunService.GetApproval:output_type -> runnerd.v1.GetApprovalResponse
-	33, // 64: runnerd.v1.RunService.GetCheckpoint:output_type -> runnerd.v1.GetCheckpointResponse
-	35, // 65: runnerd.v1.RunService.ListCheckpoints:output_type -> runnerd.v1.ListCheckpointsResponse
-	37, // 66: runnerd.v1.RunService.ListTools:output_type -> runnerd.v1.ListToolsResponse
-	39, // 67: runnerd.v1.RunService.ReadArtifact:output_type -> runnerd.v1.ReadArtifactResponse
-	52, // [52:68] is the sub-list for method output_type
-	36, // [36:52] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	49, // 0: runnerd.v1.StartRunRequest.kind:type_name -> runnerd.v1.TaskKind
+	50, // 1: runnerd.v1.StartRunRequest.budget:type_name -> runnerd.v1.Budget
+	51, // 2: runnerd.v1.StartRunRequest.policy:type_name -> runnerd.v1.PolicyLayer
+	52, // 3: runnerd.v1.StartRunRequest.approval:type_name -> runnerd.v1.ApprovalSettings
+	2,  // 4: runnerd.v1.StartRunRequest.initial_observations:type_name -> runnerd.v1.InitialObservation
+	47, // 5: runnerd.v1.StartRunRequest.labels:type_name -> runnerd.v1.StartRunRequest.LabelsEntry
+	53, // 6: runnerd.v1.StartRunRequest.identity:type_name -> runnerd.v1.Identity
+	54, // 7: runnerd.v1.StartRunRequest.plan:type_name -> runnerd.v1.PlanContract
+	55, // 8: runnerd.v1.InitialObservation.kind:type_name -> runnerd.v1.ObservationKind
+	56, // 9: runnerd.v1.StartRunResponse.run:type_name -> runnerd.v1.Run
+	57, // 10: runnerd.v1.StreamEventsResponse.event:type_name -> runnerd.v1.Event
+	6,  // 11: runnerd.v1.StreamEventsResponse.signal:type_name -> runnerd.v1.Signal
+	7,  // 12: runnerd.v1.Signal.text_delta:type_name -> runnerd.v1.TextDeltaSignal
+	8,  // 13: runnerd.v1.Signal.tool_progress:type_name -> runnerd.v1.ToolProgressSignal
+	9,  // 14: runnerd.v1.Signal.heartbeat:type_name -> runnerd.v1.HeartbeatSignal
+	10, // 15: runnerd.v1.Signal.stream_progress:type_name -> runnerd.v1.StreamProgressSignal
+	58, // 16: runnerd.v1.HeartbeatSignal.elapsed:type_name -> google.protobuf.Duration
+	59, // 17: runnerd.v1.SubmitApprovalRequest.verdict:type_name -> runnerd.v1.ApprovalVerdict
+	12, // 18: runnerd.v1.SubmitApprovalRequest.result:type_name -> runnerd.v1.SettledResult
+	60, // 19: runnerd.v1.SubmitApprovalRequest.grant:type_name -> runnerd.v1.GrantScope
+	61, // 20: runnerd.v1.SubmitApprovalResponse.approval:type_name -> runnerd.v1.Approval
+	56, // 21: runnerd.v1.GetRunResponse.run:type_name -> runnerd.v1.Run
+	62, // 22: runnerd.v1.ListRunsRequest.states:type_name -> runnerd.v1.RunState
+	48, // 23: runnerd.v1.ListRunsRequest.labels:type_name -> runnerd.v1.ListRunsRequest.LabelsEntry
+	56, // 24: runnerd.v1.ListRunsResponse.runs:type_name -> runnerd.v1.Run
+	63, // 25: runnerd.v1.ListHistoryResponse.entries:type_name -> runnerd.v1.HistoryEntry
+	0,  // 26: runnerd.v1.WaitRunRequest.until:type_name -> runnerd.v1.WaitUntil
+	58, // 27: runnerd.v1.WaitRunRequest.timeout:type_name -> google.protobuf.Duration
+	56, // 28: runnerd.v1.WaitRunResponse.run:type_name -> runnerd.v1.Run
+	64, // 29: runnerd.v1.CancelRunRequest.mode:type_name -> runnerd.v1.CancelMode
+	56, // 30: runnerd.v1.CancelRunResponse.run:type_name -> runnerd.v1.Run
+	50, // 31: runnerd.v1.ResumeRunRequest.budget:type_name -> runnerd.v1.Budget
+	65, // 32: runnerd.v1.ResumeRunRequest.auto_mode_limits:type_name -> runnerd.v1.AutoModeLimits
+	56, // 33: runnerd.v1.ResumeRunResponse.run:type_name -> runnerd.v1.Run
+	61, // 34: runnerd.v1.ListApprovalsResponse.approvals:type_name -> runnerd.v1.Approval
+	61, // 35: runnerd.v1.GetApprovalResponse.approval:type_name -> runnerd.v1.Approval
+	66, // 36: runnerd.v1.ListGrantsResponse.grants:type_name -> runnerd.v1.Grant
+	1,  // 37: runnerd.v1.ExplainPolicyRequest.start:type_name -> runnerd.v1.StartRunRequest
+	67, // 38: runnerd.v1.PolicyStep.verdict:type_name -> runnerd.v1.Verdict
+	67, // 39: runnerd.v1.ExplainPolicyResponse.verdict:type_name -> runnerd.v1.Verdict
+	68, // 40: runnerd.v1.ExplainPolicyResponse.reason:type_name -> runnerd.v1.CallReason
+	37, // 41: runnerd.v1.ExplainPolicyResponse.steps:type_name -> runnerd.v1.PolicyStep
+	69, // 42: runnerd.v1.ExplainPolicyResponse.definition:type_name -> runnerd.v1.Tool
+	70, // 43: runnerd.v1.GetCheckpointResponse.checkpoint:type_name -> runnerd.v1.Checkpoint
+	70, // 44: runnerd.v1.ListCheckpointsResponse.checkpoints:type_name -> runnerd.v1.Checkpoint
+	69, // 45: runnerd.v1.ListToolsResponse.tools:type_name -> runnerd.v1.Tool
+	71, // 46: runnerd.v1.ListToolsResponse.findings:type_name -> runnerd.v1.Finding
+	1,  // 47: runnerd.v1.RunService.StartRun:input_type -> runnerd.v1.StartRunRequest
+	4,  // 48: runnerd.v1.RunService.StreamEvents:input_type -> runnerd.v1.StreamEventsRequest
+	11, // 49: runnerd.v1.RunService.SubmitApproval:input_type -> runnerd.v1.SubmitApprovalRequest
+	14, // 50: runnerd.v1.RunService.SubmitInput:input_type -> runnerd.v1.SubmitInputRequest
+	16, // 51: runnerd.v1.RunService.GetRun:input_type -> runnerd.v1.GetRunRequest
+	18, // 52: runnerd.v1.RunService.ListRuns:input_type -> runnerd.v1.ListRunsRequest
+	20, // 53: runnerd.v1.RunService.ListHistory:input_type -> runnerd.v1.ListHistoryRequest
+	22, // 54: runnerd.v1.RunService.WaitRun:input_type -> runnerd.v1.WaitRunRequest
+	24, // 55: runnerd.v1.RunService.CancelRun:input_type -> runnerd.v1.CancelRunRequest
+	26, // 56: runnerd.v1.RunService.ResumeRun:input_type -> runnerd.v1.ResumeRunRequest
+	28, // 57: runnerd.v1.RunService.ListApprovals:input_type -> runnerd.v1.ListApprovalsRequest
+	30, // 58: runnerd.v1.RunService.GetApproval:input_type -> runnerd.v1.GetApprovalRequest
+	32, // 59: runnerd.v1.RunService.ListGrants:input_type -> runnerd.v1.ListGrantsRequest
+	34, // 60: runnerd.v1.RunService.RevokeGrant:input_type -> runnerd.v1.RevokeGrantRequest
+	36, // 61: runnerd.v1.RunService.ExplainPolicy:input_type -> runnerd.v1.ExplainPolicyRequest
+	39, // 62: runnerd.v1.RunService.GetCheckpoint:input_type -> runnerd.v1.GetCheckpointRequest
+	41, // 63: runnerd.v1.RunService.ListCheckpoints:input_type -> runnerd.v1.ListCheckpointsRequest
+	43, // 64: runnerd.v1.RunService.ListTools:input_type -> runnerd.v1.ListToolsRequest
+	45, // 65: runnerd.v1.RunService.ReadArtifact:input_type -> runnerd.v1.ReadArtifactRequest
+	3,  // 66: runnerd.v1.RunService.StartRun:output_type -> runnerd.v1.StartRunResponse
+	5,  // 67: runnerd.v1.RunService.StreamEvents:output_type -> runnerd.v1.StreamEventsResponse
+	13, // 68: runnerd.v1.RunService.SubmitApproval:output_type -> runnerd.v1.SubmitApprovalResponse
+	15, // 69: runnerd.v1.RunService.SubmitInput:output_type -> runnerd.v1.SubmitInputResponse
+	17, // 70: runnerd.v1.RunService.GetRun:output_type -> runnerd.v1.GetRunResponse
+	19, // 71: runnerd.v1.RunService.ListRuns:output_type -> runnerd.v1.ListRunsResponse
+	21, // 72: runnerd.v1.RunService.ListHistory:output_type -> runnerd.v1.ListHistoryResponse
+	23, // 73: runnerd.v1.RunService.WaitRun:output_type -> runnerd.v1.WaitRunResponse
+	25, // 74: runnerd.v1.RunService.CancelRun:output_type -> runnerd.v1.CancelRunResponse
+	27, // 75: runnerd.v1.RunService.ResumeRun:output_type -> runnerd.v1.ResumeRunResponse
+	29, // 76: runnerd.v1.RunService.ListApprovals:output_type -> runnerd.v1.ListApprovalsResponse
+	31, // 77: runnerd.v1.RunService.GetApproval:output_type -> runnerd.v1.GetApprovalResponse
+	33, // 78: runnerd.v1.RunService.ListGrants:output_type -> runnerd.v1.ListGrantsResponse
+	35, // 79: runnerd.v1.RunService.RevokeGrant:output_type -> runnerd.v1.RevokeGrantResponse
+	38, // 80: runnerd.v1.RunService.ExplainPolicy:output_type -> runnerd.v1.ExplainPolicyResponse
+	40, // 81: runnerd.v1.RunService.GetCheckpoint:output_type -> runnerd.v1.GetCheckpointResponse
+	42, // 82: runnerd.v1.RunService.ListCheckpoints:output_type -> runnerd.v1.ListCheckpointsResponse
+	44, // 83: runnerd.v1.RunService.ListTools:output_type -> runnerd.v1.ListToolsResponse
+	46, // 84: runnerd.v1.RunService.ReadArtifact:output_type -> runnerd.v1.ReadArtifactResponse
+	66, // [66:85] is the sub-list for method output_type
+	47, // [47:66] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_runnerd_v1_run_service_proto_init() }
@@ -3011,6 +3622,7 @@ func file_runnerd_v1_run_service_proto_init() {
 	file_runnerd_v1_options_proto_init()
 	file_runnerd_v1_run_proto_init()
 	file_runnerd_v1_tool_proto_init()
+	file_runnerd_v1_run_service_proto_msgTypes[0].OneofWrappers = []any{}
 	file_runnerd_v1_run_service_proto_msgTypes[3].OneofWrappers = []any{
 		(*StreamEventsRequest_RunId)(nil),
 		(*StreamEventsRequest_All)(nil),
@@ -3022,13 +3634,18 @@ func file_runnerd_v1_run_service_proto_init() {
 		(*Signal_StreamProgress)(nil),
 	}
 	file_runnerd_v1_run_service_proto_msgTypes[7].OneofWrappers = []any{}
+	file_runnerd_v1_run_service_proto_msgTypes[10].OneofWrappers = []any{}
+	file_runnerd_v1_run_service_proto_msgTypes[35].OneofWrappers = []any{
+		(*ExplainPolicyRequest_Start)(nil),
+		(*ExplainPolicyRequest_RunId)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runnerd_v1_run_service_proto_rawDesc), len(file_runnerd_v1_run_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   41,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

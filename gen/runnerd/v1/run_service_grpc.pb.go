@@ -31,6 +31,9 @@ const (
 	RunService_ResumeRun_FullMethodName       = "/runnerd.v1.RunService/ResumeRun"
 	RunService_ListApprovals_FullMethodName   = "/runnerd.v1.RunService/ListApprovals"
 	RunService_GetApproval_FullMethodName     = "/runnerd.v1.RunService/GetApproval"
+	RunService_ListGrants_FullMethodName      = "/runnerd.v1.RunService/ListGrants"
+	RunService_RevokeGrant_FullMethodName     = "/runnerd.v1.RunService/RevokeGrant"
+	RunService_ExplainPolicy_FullMethodName   = "/runnerd.v1.RunService/ExplainPolicy"
 	RunService_GetCheckpoint_FullMethodName   = "/runnerd.v1.RunService/GetCheckpoint"
 	RunService_ListCheckpoints_FullMethodName = "/runnerd.v1.RunService/ListCheckpoints"
 	RunService_ListTools_FullMethodName       = "/runnerd.v1.RunService/ListTools"
@@ -90,6 +93,16 @@ type RunServiceClient interface {
 	// GetApproval gives one approval, open or closed, with the exact arguments. Callers: approvers.
 	// Errors: NOT_FOUND.
 	GetApproval(ctx context.Context, in *GetApprovalRequest, opts ...grpc.CallOption) (*GetApprovalResponse, error)
+	// ListGrants lists the grants of a run that hold, oldest first. Callers: approvers, with a credential.
+	// Errors: NOT_FOUND.
+	ListGrants(ctx context.Context, in *ListGrantsRequest, opts ...grpc.CallOption) (*ListGrantsResponse, error)
+	// RevokeGrant ends a grant of a run; idempotent. Calls that it covers and that have not started are asked for again.
+	// Callers: approvers, with a credential. Errors: NOT_FOUND, FAILED_PRECONDITION (RUN_ENDED).
+	RevokeGrant(ctx context.Context, in *RevokeGrantRequest, opts ...grpc.CallOption) (*RevokeGrantResponse, error)
+	// ExplainPolicy tells which check, or which gate, layer and rule would decide a call, and what each says, without
+	// recording or running anything. Callers: operators and approvers of the agent.
+	// Errors: NOT_FOUND (agent, run), INVALID_ARGUMENT.
+	ExplainPolicy(ctx context.Context, in *ExplainPolicyRequest, opts ...grpc.CallOption) (*ExplainPolicyResponse, error)
 	// GetCheckpoint gives a checkpoint; without a label the latest. Callers: owner and admins, with a credential.
 	// Errors: NOT_FOUND.
 	GetCheckpoint(ctx context.Context, in *GetCheckpointRequest, opts ...grpc.CallOption) (*GetCheckpointResponse, error)
@@ -239,6 +252,36 @@ func (c *runServiceClient) GetApproval(ctx context.Context, in *GetApprovalReque
 	return out, nil
 }
 
+func (c *runServiceClient) ListGrants(ctx context.Context, in *ListGrantsRequest, opts ...grpc.CallOption) (*ListGrantsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListGrantsResponse)
+	err := c.cc.Invoke(ctx, RunService_ListGrants_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *runServiceClient) RevokeGrant(ctx context.Context, in *RevokeGrantRequest, opts ...grpc.CallOption) (*RevokeGrantResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RevokeGrantResponse)
+	err := c.cc.Invoke(ctx, RunService_RevokeGrant_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *runServiceClient) ExplainPolicy(ctx context.Context, in *ExplainPolicyRequest, opts ...grpc.CallOption) (*ExplainPolicyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainPolicyResponse)
+	err := c.cc.Invoke(ctx, RunService_ExplainPolicy_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *runServiceClient) GetCheckpoint(ctx context.Context, in *GetCheckpointRequest, opts ...grpc.CallOption) (*GetCheckpointResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetCheckpointResponse)
@@ -341,6 +384,16 @@ type RunServiceServer interface {
 	// GetApproval gives one approval, open or closed, with the exact arguments. Callers: approvers.
 	// Errors: NOT_FOUND.
 	GetApproval(context.Context, *GetApprovalRequest) (*GetApprovalResponse, error)
+	// ListGrants lists the grants of a run that hold, oldest first. Callers: approvers, with a credential.
+	// Errors: NOT_FOUND.
+	ListGrants(context.Context, *ListGrantsRequest) (*ListGrantsResponse, error)
+	// RevokeGrant ends a grant of a run; idempotent. Calls that it covers and that have not started are asked for again.
+	// Callers: approvers, with a credential. Errors: NOT_FOUND, FAILED_PRECONDITION (RUN_ENDED).
+	RevokeGrant(context.Context, *RevokeGrantRequest) (*RevokeGrantResponse, error)
+	// ExplainPolicy tells which check, or which gate, layer and rule would decide a call, and what each says, without
+	// recording or running anything. Callers: operators and approvers of the agent.
+	// Errors: NOT_FOUND (agent, run), INVALID_ARGUMENT.
+	ExplainPolicy(context.Context, *ExplainPolicyRequest) (*ExplainPolicyResponse, error)
 	// GetCheckpoint gives a checkpoint; without a label the latest. Callers: owner and admins, with a credential.
 	// Errors: NOT_FOUND.
 	GetCheckpoint(context.Context, *GetCheckpointRequest) (*GetCheckpointResponse, error)
@@ -396,6 +449,15 @@ func (UnimplementedRunServiceServer) ListApprovals(context.Context, *ListApprova
 }
 func (UnimplementedRunServiceServer) GetApproval(context.Context, *GetApprovalRequest) (*GetApprovalResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetApproval not implemented")
+}
+func (UnimplementedRunServiceServer) ListGrants(context.Context, *ListGrantsRequest) (*ListGrantsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListGrants not implemented")
+}
+func (UnimplementedRunServiceServer) RevokeGrant(context.Context, *RevokeGrantRequest) (*RevokeGrantResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RevokeGrant not implemented")
+}
+func (UnimplementedRunServiceServer) ExplainPolicy(context.Context, *ExplainPolicyRequest) (*ExplainPolicyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExplainPolicy not implemented")
 }
 func (UnimplementedRunServiceServer) GetCheckpoint(context.Context, *GetCheckpointRequest) (*GetCheckpointResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetCheckpoint not implemented")
@@ -639,6 +701,60 @@ func _RunService_GetApproval_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _RunService_ListGrants_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListGrantsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RunServiceServer).ListGrants(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RunService_ListGrants_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RunServiceServer).ListGrants(ctx, req.(*ListGrantsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RunService_RevokeGrant_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RevokeGrantRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RunServiceServer).RevokeGrant(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RunService_RevokeGrant_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RunServiceServer).RevokeGrant(ctx, req.(*RevokeGrantRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _RunService_ExplainPolicy_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainPolicyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RunServiceServer).ExplainPolicy(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: RunService_ExplainPolicy_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RunServiceServer).ExplainPolicy(ctx, req.(*ExplainPolicyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _RunService_GetCheckpoint_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetCheckpointRequest)
 	if err := dec(in); err != nil {
@@ -754,6 +870,18 @@ var RunService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetApproval",
 			Handler:    _RunService_GetApproval_Handler,
+		},
+		{
+			MethodName: "ListGrants",
+			Handler:    _RunService_ListGrants_Handler,
+		},
+		{
+			MethodName: "RevokeGrant",
+			Handler:    _RunService_RevokeGrant_Handler,
+		},
+		{
+			MethodName: "ExplainPolicy",
+			Handler:    _RunService_ExplainPolicy_Handler,
 		},
 		{
 			MethodName: "GetCheckpoint",

@@ -198,7 +198,12 @@ type Annotations struct {
 	// The tool may destroy or overwrite something.
 	Destructive *bool `protobuf:"varint,2,opt,name=destructive,proto3,oneof" json:"destructive,omitempty"`
 	// Calling the tool twice with the same idempotency key has the effect of one call.
-	Idempotent    *bool `protobuf:"varint,3,opt,name=idempotent,proto3,oneof" json:"idempotent,omitempty"`
+	Idempotent *bool `protobuf:"varint,3,opt,name=idempotent,proto3,oneof" json:"idempotent,omitempty"`
+	// The tool remembers between calls: a session, a shell, a browser.
+	Stateful *bool `protobuf:"varint,4,opt,name=stateful,proto3,oneof" json:"stateful,omitempty"`
+	// Risk in the host's own word: low, medium, high or critical. It can raise the tier of a tool (low 0, medium 2,
+	// high 3, critical 4), never lower it.
+	SecurityTier  string `protobuf:"bytes,5,opt,name=security_tier,json=securityTier,proto3" json:"security_tier,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -254,6 +259,75 @@ func (x *Annotations) GetIdempotent() bool {
 	return false
 }
 
+func (x *Annotations) GetStateful() bool {
+	if x != nil && x.Stateful != nil {
+		return *x.Stateful
+	}
+	return false
+}
+
+func (x *Annotations) GetSecurityTier() string {
+	if x != nil {
+		return x.SecurityTier
+	}
+	return ""
+}
+
+// RateLimit bounds how often a run may start calls of one tool.
+type RateLimit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Calls started within any stretch of that length at most, 1 to 1000.
+	MaxCalls uint32 `protobuf:"varint,1,opt,name=max_calls,json=maxCalls,proto3" json:"max_calls,omitempty"`
+	// Length of the stretch.
+	Per           *durationpb.Duration `protobuf:"bytes,2,opt,name=per,proto3" json:"per,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RateLimit) Reset() {
+	*x = RateLimit{}
+	mi := &file_runnerd_v1_tool_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RateLimit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RateLimit) ProtoMessage() {}
+
+func (x *RateLimit) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_v1_tool_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RateLimit.ProtoReflect.Descriptor instead.
+func (*RateLimit) Descriptor() ([]byte, []int) {
+	return file_runnerd_v1_tool_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *RateLimit) GetMaxCalls() uint32 {
+	if x != nil {
+		return x.MaxCalls
+	}
+	return 0
+}
+
+func (x *RateLimit) GetPer() *durationpb.Duration {
+	if x != nil {
+		return x.Per
+	}
+	return nil
+}
+
 // ToolDefinition is one tool as its host lists it.
 type ToolDefinition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -273,7 +347,7 @@ type ToolDefinition struct {
 
 func (x *ToolDefinition) Reset() {
 	*x = ToolDefinition{}
-	mi := &file_runnerd_v1_tool_proto_msgTypes[1]
+	mi := &file_runnerd_v1_tool_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -285,7 +359,7 @@ func (x *ToolDefinition) String() string {
 func (*ToolDefinition) ProtoMessage() {}
 
 func (x *ToolDefinition) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_tool_proto_msgTypes[1]
+	mi := &file_runnerd_v1_tool_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -298,7 +372,7 @@ func (x *ToolDefinition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolDefinition.ProtoReflect.Descriptor instead.
 func (*ToolDefinition) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_tool_proto_rawDescGZIP(), []int{1}
+	return file_runnerd_v1_tool_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ToolDefinition) GetName() string {
@@ -360,14 +434,20 @@ type Tool struct {
 	// Longest time for one attempt of a call.
 	Timeout *durationpb.Duration `protobuf:"bytes,10,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	// SHA-256 over name, description, schemas and annotations, lower-case hex.
-	SchemaDigest  string `protobuf:"bytes,11,opt,name=schema_digest,json=schemaDigest,proto3" json:"schema_digest,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	SchemaDigest string `protobuf:"bytes,11,opt,name=schema_digest,json=schemaDigest,proto3" json:"schema_digest,omitempty"`
+	// How often a run may start calls of it; absent: as often as it likes. The operator's word.
+	RateLimit *RateLimit `protobuf:"bytes,12,opt,name=rate_limit,json=rateLimit,proto3" json:"rate_limit,omitempty"`
+	// Arguments that hold paths, in the operator's word; empty: those that look like paths.
+	PathArguments []string `protobuf:"bytes,13,rep,name=path_arguments,json=pathArguments,proto3" json:"path_arguments,omitempty"`
+	// Argument that holds a command line, in the operator's word; empty: command, or cmd.
+	CommandArgument string `protobuf:"bytes,14,opt,name=command_argument,json=commandArgument,proto3" json:"command_argument,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Tool) Reset() {
 	*x = Tool{}
-	mi := &file_runnerd_v1_tool_proto_msgTypes[2]
+	mi := &file_runnerd_v1_tool_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -379,7 +459,7 @@ func (x *Tool) String() string {
 func (*Tool) ProtoMessage() {}
 
 func (x *Tool) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_tool_proto_msgTypes[2]
+	mi := &file_runnerd_v1_tool_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -392,7 +472,7 @@ func (x *Tool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tool.ProtoReflect.Descriptor instead.
 func (*Tool) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_tool_proto_rawDescGZIP(), []int{2}
+	return file_runnerd_v1_tool_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Tool) GetHost() string {
@@ -472,6 +552,27 @@ func (x *Tool) GetSchemaDigest() string {
 	return ""
 }
 
+func (x *Tool) GetRateLimit() *RateLimit {
+	if x != nil {
+		return x.RateLimit
+	}
+	return nil
+}
+
+func (x *Tool) GetPathArguments() []string {
+	if x != nil {
+		return x.PathArguments
+	}
+	return nil
+}
+
+func (x *Tool) GetCommandArgument() string {
+	if x != nil {
+		return x.CommandArgument
+	}
+	return ""
+}
+
 // Finding is one remark about a tool or a host of an agent.
 type Finding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -480,7 +581,8 @@ type Finding struct {
 	// Name of the tool at its host, made safe to print; empty for a finding about the host.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
 	// Stable code: name_collision, invalid_name, invalid_input_schema, missing_input_schema, missing_output_schema,
-	// missing_description, contradictory_annotations, too_many_tools, catalogue_too_large, host_unavailable.
+	// missing_description, contradictory_annotations, too_many_tools, catalogue_too_large, host_unavailable, and those
+	// of docs/tools.md.
 	Code string `protobuf:"bytes,3,opt,name=code,proto3" json:"code,omitempty"`
 	// Whether the tool is left out.
 	Severity FindingSeverity `protobuf:"varint,4,opt,name=severity,proto3,enum=runnerd.v1.FindingSeverity" json:"severity,omitempty"`
@@ -492,7 +594,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_runnerd_v1_tool_proto_msgTypes[3]
+	mi := &file_runnerd_v1_tool_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -504,7 +606,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_tool_proto_msgTypes[3]
+	mi := &file_runnerd_v1_tool_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -517,7 +619,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_tool_proto_rawDescGZIP(), []int{3}
+	return file_runnerd_v1_tool_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Finding) GetHost() string {
@@ -574,7 +676,7 @@ type ArtifactRef struct {
 
 func (x *ArtifactRef) Reset() {
 	*x = ArtifactRef{}
-	mi := &file_runnerd_v1_tool_proto_msgTypes[4]
+	mi := &file_runnerd_v1_tool_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -586,7 +688,7 @@ func (x *ArtifactRef) String() string {
 func (*ArtifactRef) ProtoMessage() {}
 
 func (x *ArtifactRef) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_tool_proto_msgTypes[4]
+	mi := &file_runnerd_v1_tool_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -599,7 +701,7 @@ func (x *ArtifactRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArtifactRef.ProtoReflect.Descriptor instead.
 func (*ArtifactRef) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_tool_proto_rawDescGZIP(), []int{4}
+	return file_runnerd_v1_tool_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ArtifactRef) GetArtifactId() string {
@@ -652,7 +754,7 @@ type Blob struct {
 
 func (x *Blob) Reset() {
 	*x = Blob{}
-	mi := &file_runnerd_v1_tool_proto_msgTypes[5]
+	mi := &file_runnerd_v1_tool_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -664,7 +766,7 @@ func (x *Blob) String() string {
 func (*Blob) ProtoMessage() {}
 
 func (x *Blob) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_tool_proto_msgTypes[5]
+	mi := &file_runnerd_v1_tool_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -677,7 +779,7 @@ func (x *Blob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Blob.ProtoReflect.Descriptor instead.
 func (*Blob) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_tool_proto_rawDescGZIP(), []int{5}
+	return file_runnerd_v1_tool_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Blob) GetMimeType() string {
@@ -718,7 +820,7 @@ type ToolResult struct {
 
 func (x *ToolResult) Reset() {
 	*x = ToolResult{}
-	mi := &file_runnerd_v1_tool_proto_msgTypes[6]
+	mi := &file_runnerd_v1_tool_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -730,7 +832,7 @@ func (x *ToolResult) String() string {
 func (*ToolResult) ProtoMessage() {}
 
 func (x *ToolResult) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_v1_tool_proto_msgTypes[6]
+	mi := &file_runnerd_v1_tool_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -743,7 +845,7 @@ func (x *ToolResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolResult.ProtoReflect.Descriptor instead.
 func (*ToolResult) Descriptor() ([]byte, []int) {
-	return file_runnerd_v1_tool_proto_rawDescGZIP(), []int{6}
+	return file_runnerd_v1_tool_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ToolResult) GetText() string {
@@ -779,23 +881,29 @@ var File_runnerd_v1_tool_proto protoreflect.FileDescriptor
 const file_runnerd_v1_tool_proto_rawDesc = "" +
 	"\n" +
 	"\x15runnerd/v1/tool.proto\x12\n" +
-	"runnerd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18runnerd/v1/options.proto\"\xa8\x01\n" +
+	"runnerd.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x18runnerd/v1/options.proto\"\x88\x02\n" +
 	"\vAnnotations\x12 \n" +
 	"\tread_only\x18\x01 \x01(\bH\x00R\breadOnly\x88\x01\x01\x12%\n" +
 	"\vdestructive\x18\x02 \x01(\bH\x01R\vdestructive\x88\x01\x01\x12#\n" +
 	"\n" +
 	"idempotent\x18\x03 \x01(\bH\x02R\n" +
-	"idempotent\x88\x01\x01B\f\n" +
+	"idempotent\x88\x01\x01\x12\x1f\n" +
+	"\bstateful\x18\x04 \x01(\bH\x03R\bstateful\x88\x01\x01\x120\n" +
+	"\rsecurity_tier\x18\x05 \x01(\tB\v\xbaH\x04r\x02(@\xe8\xe0\x18\x01R\fsecurityTierB\f\n" +
 	"\n" +
 	"_read_onlyB\x0e\n" +
 	"\f_destructiveB\r\n" +
-	"\v_idempotent\"\x96\x02\n" +
+	"\v_idempotentB\v\n" +
+	"\t_stateful\"U\n" +
+	"\tRateLimit\x12\x1b\n" +
+	"\tmax_calls\x18\x01 \x01(\rR\bmaxCalls\x12+\n" +
+	"\x03per\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x03per\"\x96\x02\n" +
 	"\x0eToolDefinition\x12 \n" +
 	"\x04name\x18\x01 \x01(\tB\f\xbaH\x05r\x03(\x80 \xe8\xe0\x18\x01R\x04name\x12/\n" +
 	"\vdescription\x18\x02 \x01(\tB\r\xbaH\x06r\x04(\x80\x80\x04\xe8\xe0\x18\x02R\vdescription\x129\n" +
 	"\x11input_schema_json\x18\x03 \x01(\tB\r\xbaH\x06r\x04(\x80\x80\x10\xe8\xe0\x18\x01R\x0finputSchemaJson\x12;\n" +
 	"\x12output_schema_json\x18\x04 \x01(\tB\r\xbaH\x06r\x04(\x80\x80\x10\xe8\xe0\x18\x01R\x10outputSchemaJson\x129\n" +
-	"\vannotations\x18\x05 \x01(\v2\x17.runnerd.v1.AnnotationsR\vannotations\"\xd2\x03\n" +
+	"\vannotations\x18\x05 \x01(\v2\x17.runnerd.v1.AnnotationsR\vannotations\"\xe6\x04\n" +
 	"\x04Tool\x12\x18\n" +
 	"\x04host\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x04host\x12\x18\n" +
 	"\x04name\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x01R\x04name\x12'\n" +
@@ -808,7 +916,11 @@ const file_runnerd_v1_tool_proto_rawDesc = "" +
 	"\brecovery\x18\t \x01(\x0e2\x14.runnerd.v1.RecoveryR\brecovery\x123\n" +
 	"\atimeout\x18\n" +
 	" \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12)\n" +
-	"\rschema_digest\x18\v \x01(\tB\x04\xe8\xe0\x18\x01R\fschemaDigest\"\xb0\x01\n" +
+	"\rschema_digest\x18\v \x01(\tB\x04\xe8\xe0\x18\x01R\fschemaDigest\x124\n" +
+	"\n" +
+	"rate_limit\x18\f \x01(\v2\x15.runnerd.v1.RateLimitR\trateLimit\x12+\n" +
+	"\x0epath_arguments\x18\r \x03(\tB\x04\xe8\xe0\x18\x01R\rpathArguments\x12/\n" +
+	"\x10command_argument\x18\x0e \x01(\tB\x04\xe8\xe0\x18\x01R\x0fcommandArgument\"\xb0\x01\n" +
 	"\aFinding\x12\x18\n" +
 	"\x04host\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x04host\x12\x18\n" +
 	"\x04tool\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x01R\x04tool\x12\x18\n" +
@@ -863,32 +975,35 @@ func file_runnerd_v1_tool_proto_rawDescGZIP() []byte {
 }
 
 var file_runnerd_v1_tool_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_runnerd_v1_tool_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_runnerd_v1_tool_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_runnerd_v1_tool_proto_goTypes = []any{
 	(Recovery)(0),               // 0: runnerd.v1.Recovery
 	(InDoubtPolicy)(0),          // 1: runnerd.v1.InDoubtPolicy
 	(FindingSeverity)(0),        // 2: runnerd.v1.FindingSeverity
 	(*Annotations)(nil),         // 3: runnerd.v1.Annotations
-	(*ToolDefinition)(nil),      // 4: runnerd.v1.ToolDefinition
-	(*Tool)(nil),                // 5: runnerd.v1.Tool
-	(*Finding)(nil),             // 6: runnerd.v1.Finding
-	(*ArtifactRef)(nil),         // 7: runnerd.v1.ArtifactRef
-	(*Blob)(nil),                // 8: runnerd.v1.Blob
-	(*ToolResult)(nil),          // 9: runnerd.v1.ToolResult
-	(*durationpb.Duration)(nil), // 10: google.protobuf.Duration
+	(*RateLimit)(nil),           // 4: runnerd.v1.RateLimit
+	(*ToolDefinition)(nil),      // 5: runnerd.v1.ToolDefinition
+	(*Tool)(nil),                // 6: runnerd.v1.Tool
+	(*Finding)(nil),             // 7: runnerd.v1.Finding
+	(*ArtifactRef)(nil),         // 8: runnerd.v1.ArtifactRef
+	(*Blob)(nil),                // 9: runnerd.v1.Blob
+	(*ToolResult)(nil),          // 10: runnerd.v1.ToolResult
+	(*durationpb.Duration)(nil), // 11: google.protobuf.Duration
 }
 var file_runnerd_v1_tool_proto_depIdxs = []int32{
-	3,  // 0: runnerd.v1.ToolDefinition.annotations:type_name -> runnerd.v1.Annotations
-	3,  // 1: runnerd.v1.Tool.annotations:type_name -> runnerd.v1.Annotations
-	0,  // 2: runnerd.v1.Tool.recovery:type_name -> runnerd.v1.Recovery
-	10, // 3: runnerd.v1.Tool.timeout:type_name -> google.protobuf.Duration
-	2,  // 4: runnerd.v1.Finding.severity:type_name -> runnerd.v1.FindingSeverity
-	8,  // 5: runnerd.v1.ToolResult.blobs:type_name -> runnerd.v1.Blob
-	6,  // [6:6] is the sub-list for method output_type
-	6,  // [6:6] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	11, // 0: runnerd.v1.RateLimit.per:type_name -> google.protobuf.Duration
+	3,  // 1: runnerd.v1.ToolDefinition.annotations:type_name -> runnerd.v1.Annotations
+	3,  // 2: runnerd.v1.Tool.annotations:type_name -> runnerd.v1.Annotations
+	0,  // 3: runnerd.v1.Tool.recovery:type_name -> runnerd.v1.Recovery
+	11, // 4: runnerd.v1.Tool.timeout:type_name -> google.protobuf.Duration
+	4,  // 5: runnerd.v1.Tool.rate_limit:type_name -> runnerd.v1.RateLimit
+	2,  // 6: runnerd.v1.Finding.severity:type_name -> runnerd.v1.FindingSeverity
+	9,  // 7: runnerd.v1.ToolResult.blobs:type_name -> runnerd.v1.Blob
+	8,  // [8:8] is the sub-list for method output_type
+	8,  // [8:8] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_runnerd_v1_tool_proto_init() }
@@ -904,7 +1019,7 @@ func file_runnerd_v1_tool_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runnerd_v1_tool_proto_rawDesc), len(file_runnerd_v1_tool_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

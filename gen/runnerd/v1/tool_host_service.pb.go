@@ -136,7 +136,10 @@ type CallToolRequest struct {
 	// Agent of the run.
 	Agent string `protobuf:"bytes,10,opt,name=agent,proto3" json:"agent,omitempty"`
 	// What the caller of the run said about itself.
-	Identity      *Identity `protobuf:"bytes,11,opt,name=identity,proto3" json:"identity,omitempty"`
+	Identity *Identity `protobuf:"bytes,11,opt,name=identity,proto3" json:"identity,omitempty"`
+	// SHA-256 of the tool's definition as it is pinned for the run, lower-case hex. A host whose tool is another now must
+	// refuse with FAILED_PRECONDITION and the ErrorInfo reason TOOL_CHANGED; a server made with pkg/toolhost does.
+	SchemaDigest  string `protobuf:"bytes,12,opt,name=schema_digest,json=schemaDigest,proto3" json:"schema_digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -239,6 +242,13 @@ func (x *CallToolRequest) GetIdentity() *Identity {
 		return x.Identity
 	}
 	return nil
+}
+
+func (x *CallToolRequest) GetSchemaDigest() string {
+	if x != nil {
+		return x.SchemaDigest
+	}
+	return ""
 }
 
 // Progress tells that a call is alive and how far it is. It is live only and never affects the run.
@@ -653,7 +663,7 @@ const file_runnerd_v1_tool_host_service_proto_rawDesc = "" +
 	" ToolHostServiceListToolsResponse\x120\n" +
 	"\x05tools\x18\x01 \x03(\v2\x1a.runnerd.v1.ToolDefinitionR\x05tools\x12 \n" +
 	"\fhas_get_call\x18\x02 \x01(\bR\n" +
-	"hasGetCall\"\x86\x03\n" +
+	"hasGetCall\"\xb1\x03\n" +
 	"\x0fCallToolRequest\x12\x1b\n" +
 	"\x06run_id\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x05runId\x12\x1d\n" +
 	"\acall_id\x18\x03 \x01(\tB\x04\xe8\xe0\x18\x01R\x06callId\x12\x18\n" +
@@ -665,7 +675,8 @@ const file_runnerd_v1_tool_host_service_proto_rawDesc = "" +
 	"\bdeadline\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12\x1a\n" +
 	"\x05agent\x18\n" +
 	" \x01(\tB\x04\xe8\xe0\x18\x01R\x05agent\x120\n" +
-	"\bidentity\x18\v \x01(\v2\x14.runnerd.v1.IdentityR\bidentity\"X\n" +
+	"\bidentity\x18\v \x01(\v2\x14.runnerd.v1.IdentityR\bidentity\x12)\n" +
+	"\rschema_digest\x18\f \x01(\tB\x04\xe8\xe0\x18\x01R\fschemaDigest\"X\n" +
 	"\bProgress\x12\x1e\n" +
 	"\amessage\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x02R\amessage\x12\x1f\n" +
 	"\bfraction\x18\x02 \x01(\x01H\x00R\bfraction\x88\x01\x01B\v\n" +

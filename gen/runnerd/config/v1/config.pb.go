@@ -47,7 +47,14 @@ type Config struct {
 	// Agents by name: what callers of StartRun name.
 	Agents map[string]*Agent `protobuf:"bytes,7,rep,name=agents,proto3" json:"agents,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Limits of the whole daemon.
-	Limits        *Limits `protobuf:"bytes,8,opt,name=limits,proto3" json:"limits,omitempty"`
+	Limits *Limits `protobuf:"bytes,8,opt,name=limits,proto3" json:"limits,omitempty"`
+	// Policies by name: layers that agents and requests add to the policy of a run. A layer can only narrow.
+	Policies map[string]*Policy `protobuf:"bytes,9,rep,name=policies,proto3" json:"policies,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// TLS 1.3 of the API. Absent: calls come in without encryption.
+	Tls *ServerTls `protobuf:"bytes,10,opt,name=tls,proto3" json:"tls,omitempty"`
+	// Who callers are and what they may do. Absent: callers on this machine start and watch runs, and the token in
+	// approver.token of the data folder may do everything.
+	Auth          *Auth `protobuf:"bytes,11,opt,name=auth,proto3" json:"auth,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -138,6 +145,451 @@ func (x *Config) GetLimits() *Limits {
 	return nil
 }
 
+func (x *Config) GetPolicies() map[string]*Policy {
+	if x != nil {
+		return x.Policies
+	}
+	return nil
+}
+
+func (x *Config) GetTls() *ServerTls {
+	if x != nil {
+		return x.Tls
+	}
+	return nil
+}
+
+func (x *Config) GetAuth() *Auth {
+	if x != nil {
+		return x.Auth
+	}
+	return nil
+}
+
+// ServerTls is the TLS of the API.
+type ServerTls struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// PEM file with the certificate of the daemon and those that sign it.
+	CertFile string `protobuf:"bytes,1,opt,name=cert_file,json=certFile,proto3" json:"cert_file,omitempty"`
+	// PEM file with its private key, readable by its owner only.
+	KeyFile string `protobuf:"bytes,2,opt,name=key_file,json=keyFile,proto3" json:"key_file,omitempty"`
+	// PEM file with the certificates that sign those of clients. Absent: clients are not asked for a certificate.
+	ClientCaFile string `protobuf:"bytes,3,opt,name=client_ca_file,json=clientCaFile,proto3" json:"client_ca_file,omitempty"`
+	// Whether a connection without a client certificate is refused. Default false: such callers show another credential.
+	RequireClientCert bool `protobuf:"varint,4,opt,name=require_client_cert,json=requireClientCert,proto3" json:"require_client_cert,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *ServerTls) Reset() {
+	*x = ServerTls{}
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServerTls) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServerTls) ProtoMessage() {}
+
+func (x *ServerTls) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServerTls.ProtoReflect.Descriptor instead.
+func (*ServerTls) Descriptor() ([]byte, []int) {
+	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *ServerTls) GetCertFile() string {
+	if x != nil {
+		return x.CertFile
+	}
+	return ""
+}
+
+func (x *ServerTls) GetKeyFile() string {
+	if x != nil {
+		return x.KeyFile
+	}
+	return ""
+}
+
+func (x *ServerTls) GetClientCaFile() string {
+	if x != nil {
+		return x.ClientCaFile
+	}
+	return ""
+}
+
+func (x *ServerTls) GetRequireClientCert() bool {
+	if x != nil {
+		return x.RequireClientCert
+	}
+	return false
+}
+
+// Auth says who callers are and what they may do. A caller shows one credential: a bearer token, an OIDC token, or a
+// client certificate. Who has no role may do nothing.
+type Auth struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bearer tokens by their hash.
+	Tokens []*Token `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
+	// Client certificates by their URI name.
+	Certificates []*Certificate `protobuf:"bytes,2,rep,name=certificates,proto3" json:"certificates,omitempty"`
+	// Issuers of OIDC tokens (JWT).
+	Oidc []*Oidc `protobuf:"bytes,3,rep,name=oidc,proto3" json:"oidc,omitempty"`
+	// Who may do what.
+	Roles []*RoleBinding `protobuf:"bytes,4,rep,name=roles,proto3" json:"roles,omitempty"`
+	// Whether callers on this machine without a credential are local:anonymous, with the roles viewer and operator on all
+	// agents; approvals, grants and raw reads need a credential all the same. Default false where auth is present.
+	AllowLocal    bool `protobuf:"varint,5,opt,name=allow_local,json=allowLocal,proto3" json:"allow_local,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Auth) Reset() {
+	*x = Auth{}
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Auth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Auth) ProtoMessage() {}
+
+func (x *Auth) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Auth.ProtoReflect.Descriptor instead.
+func (*Auth) Descriptor() ([]byte, []int) {
+	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Auth) GetTokens() []*Token {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+func (x *Auth) GetCertificates() []*Certificate {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+func (x *Auth) GetOidc() []*Oidc {
+	if x != nil {
+		return x.Oidc
+	}
+	return nil
+}
+
+func (x *Auth) GetRoles() []*RoleBinding {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
+}
+
+func (x *Auth) GetAllowLocal() bool {
+	if x != nil {
+		return x.AllowLocal
+	}
+	return false
+}
+
+// Token is one bearer token.
+type Token struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Who has it.
+	Principal string `protobuf:"bytes,1,opt,name=principal,proto3" json:"principal,omitempty"`
+	// SHA-256 of the token, 64 hex digits. runnerd token makes a token and its hash.
+	Sha256        string `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Token) Reset() {
+	*x = Token{}
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Token) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Token) ProtoMessage() {}
+
+func (x *Token) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Token.ProtoReflect.Descriptor instead.
+func (*Token) Descriptor() ([]byte, []int) {
+	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Token) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *Token) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+// Certificate maps a client certificate to a principal.
+type Certificate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The one URI name of the certificate, for example spiffe://example.org/ns/agents/sa/ci.
+	Uri string `protobuf:"bytes,1,opt,name=uri,proto3" json:"uri,omitempty"`
+	// Who that is. Absent: the URI itself.
+	Principal     string `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Certificate) Reset() {
+	*x = Certificate{}
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Certificate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Certificate) ProtoMessage() {}
+
+func (x *Certificate) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Certificate.ProtoReflect.Descriptor instead.
+func (*Certificate) Descriptor() ([]byte, []int) {
+	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Certificate) GetUri() string {
+	if x != nil {
+		return x.Uri
+	}
+	return ""
+}
+
+func (x *Certificate) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+// Oidc is one issuer of OIDC tokens.
+type Oidc struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its URL, exactly as in its tokens. Its keys are found by OIDC discovery beneath it.
+	Issuer string `protobuf:"bytes,1,opt,name=issuer,proto3" json:"issuer,omitempty"`
+	// Audience the tokens must be for.
+	Audience string `protobuf:"bytes,2,opt,name=audience,proto3" json:"audience,omitempty"`
+	// Claim that names the principal: sub, email (only if email_verified), or another text claim. Default sub.
+	Claim string `protobuf:"bytes,3,opt,name=claim,proto3" json:"claim,omitempty"`
+	// Put before the claim, so that no issuer can speak for another's principals, for example oidc:.
+	Prefix string `protobuf:"bytes,4,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	// PEM file with the certificates that sign the issuer's. Absent: those of the system.
+	CaFile        string `protobuf:"bytes,5,opt,name=ca_file,json=caFile,proto3" json:"ca_file,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Oidc) Reset() {
+	*x = Oidc{}
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Oidc) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Oidc) ProtoMessage() {}
+
+func (x *Oidc) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Oidc.ProtoReflect.Descriptor instead.
+func (*Oidc) Descriptor() ([]byte, []int) {
+	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Oidc) GetIssuer() string {
+	if x != nil {
+		return x.Issuer
+	}
+	return ""
+}
+
+func (x *Oidc) GetAudience() string {
+	if x != nil {
+		return x.Audience
+	}
+	return ""
+}
+
+func (x *Oidc) GetClaim() string {
+	if x != nil {
+		return x.Claim
+	}
+	return ""
+}
+
+func (x *Oidc) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *Oidc) GetCaFile() string {
+	if x != nil {
+		return x.CaFile
+	}
+	return ""
+}
+
+// RoleBinding gives principals roles on agents.
+type RoleBinding struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Principals: exact, or with * for any characters.
+	Principals []string `protobuf:"bytes,1,rep,name=principals,proto3" json:"principals,omitempty"`
+	// Agents: names of configured agents, or * for all. Absent: all.
+	Agents []string `protobuf:"bytes,2,rep,name=agents,proto3" json:"agents,omitempty"`
+	// viewer (sees runs, redacted), operator (starts and steers runs), approver (answers approvals), admin (sees
+	// everything raw, exports). They do not contain each other.
+	Roles []string `protobuf:"bytes,3,rep,name=roles,proto3" json:"roles,omitempty"`
+	// How much of events and runs a viewer sees: redacted (everything but secrets), outline (no text, arguments or
+	// results), types (what happened when). Of several bindings the widest holds. Default redacted.
+	View          string `protobuf:"bytes,4,opt,name=view,proto3" json:"view,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RoleBinding) Reset() {
+	*x = RoleBinding{}
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RoleBinding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RoleBinding) ProtoMessage() {}
+
+func (x *RoleBinding) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RoleBinding.ProtoReflect.Descriptor instead.
+func (*RoleBinding) Descriptor() ([]byte, []int) {
+	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RoleBinding) GetPrincipals() []string {
+	if x != nil {
+		return x.Principals
+	}
+	return nil
+}
+
+func (x *RoleBinding) GetAgents() []string {
+	if x != nil {
+		return x.Agents
+	}
+	return nil
+}
+
+func (x *RoleBinding) GetRoles() []string {
+	if x != nil {
+		return x.Roles
+	}
+	return nil
+}
+
+func (x *RoleBinding) GetView() string {
+	if x != nil {
+		return x.View
+	}
+	return ""
+}
+
 // Log is what the daemon says about itself on standard error. It never holds tasks, arguments, results or credentials.
 type Log struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -151,7 +603,7 @@ type Log struct {
 
 func (x *Log) Reset() {
 	*x = Log{}
-	mi := &file_runnerd_config_v1_config_proto_msgTypes[1]
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -163,7 +615,7 @@ func (x *Log) String() string {
 func (*Log) ProtoMessage() {}
 
 func (x *Log) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_config_v1_config_proto_msgTypes[1]
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -176,7 +628,7 @@ func (x *Log) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Log.ProtoReflect.Descriptor instead.
 func (*Log) Descriptor() ([]byte, []int) {
-	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{1}
+	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Log) GetLevel() string {
@@ -199,14 +651,21 @@ type Tls struct {
 	// PEM file with the certificates that sign the service's. Absent: those of the system.
 	CaFile string `protobuf:"bytes,1,opt,name=ca_file,json=caFile,proto3" json:"ca_file,omitempty"`
 	// Name the certificate must have. Absent: the host of the address.
-	ServerName    string `protobuf:"bytes,2,opt,name=server_name,json=serverName,proto3" json:"server_name,omitempty"`
+	ServerName string `protobuf:"bytes,2,opt,name=server_name,json=serverName,proto3" json:"server_name,omitempty"`
+	// SPIFFE id the certificate must have as its URI name, for example spiffe://example.org/tools/git; it is then looked
+	// at instead of a server name.
+	SpiffeId string `protobuf:"bytes,3,opt,name=spiffe_id,json=spiffeId,proto3" json:"spiffe_id,omitempty"`
+	// PEM file with the certificate that runnerd shows, and those that sign it. Absent: it shows none.
+	CertFile string `protobuf:"bytes,4,opt,name=cert_file,json=certFile,proto3" json:"cert_file,omitempty"`
+	// PEM file with its private key, readable by its owner only.
+	KeyFile       string `protobuf:"bytes,5,opt,name=key_file,json=keyFile,proto3" json:"key_file,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Tls) Reset() {
 	*x = Tls{}
-	mi := &file_runnerd_config_v1_config_proto_msgTypes[2]
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -218,7 +677,7 @@ func (x *Tls) String() string {
 func (*Tls) ProtoMessage() {}
 
 func (x *Tls) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_config_v1_config_proto_msgTypes[2]
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -231,7 +690,7 @@ func (x *Tls) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tls.ProtoReflect.Descriptor instead.
 func (*Tls) Descriptor() ([]byte, []int) {
-	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{2}
+	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Tls) GetCaFile() string {
@@ -248,6 +707,27 @@ func (x *Tls) GetServerName() string {
 	return ""
 }
 
+func (x *Tls) GetSpiffeId() string {
+	if x != nil {
+		return x.SpiffeId
+	}
+	return ""
+}
+
+func (x *Tls) GetCertFile() string {
+	if x != nil {
+		return x.CertFile
+	}
+	return ""
+}
+
+func (x *Tls) GetKeyFile() string {
+	if x != nil {
+		return x.KeyFile
+	}
+	return ""
+}
+
 // DecideService is one decide service. Exactly one of address and scripted is set.
 type DecideService struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -256,14 +736,17 @@ type DecideService struct {
 	// TLS. Absent: the connection is not encrypted.
 	Tls *Tls `protobuf:"bytes,2,opt,name=tls,proto3" json:"tls,omitempty"`
 	// builtin: a small scripted decide service that is part of runnerd, to try things out.
-	Scripted      string `protobuf:"bytes,3,opt,name=scripted,proto3" json:"scripted,omitempty"`
+	Scripted string `protobuf:"bytes,3,opt,name=scripted,proto3" json:"scripted,omitempty"`
+	// File with the bearer token that runnerd shows, readable by its owner only; it is read again when it changes. Needs
+	// tls, or an address on this machine.
+	TokenFile     string `protobuf:"bytes,4,opt,name=token_file,json=tokenFile,proto3" json:"token_file,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DecideService) Reset() {
 	*x = DecideService{}
-	mi := &file_runnerd_config_v1_config_proto_msgTypes[3]
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -275,7 +758,7 @@ func (x *DecideService) String() string {
 func (*DecideService) ProtoMessage() {}
 
 func (x *DecideService) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_config_v1_config_proto_msgTypes[3]
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -288,7 +771,7 @@ func (x *DecideService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecideService.ProtoReflect.Descriptor instead.
 func (*DecideService) Descriptor() ([]byte, []int) {
-	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{3}
+	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DecideService) GetAddress() string {
@@ -312,6 +795,13 @@ func (x *DecideService) GetScripted() string {
 	return ""
 }
 
+func (x *DecideService) GetTokenFile() string {
+	if x != nil {
+		return x.TokenFile
+	}
+	return ""
+}
+
 // ToolHost is one tool host. Exactly one of address and scripted is set.
 type ToolHost struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -326,14 +816,23 @@ type ToolHost struct {
 	// What the operator says about single tools, by their name at the host. It wins over what the host declares.
 	Tools map[string]*Tool `protobuf:"bytes,5,rep,name=tools,proto3" json:"tools,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// builtin: a small tool host that is part of runnerd, with the tools echo, clock, wait and announce.
-	Scripted      string `protobuf:"bytes,6,opt,name=scripted,proto3" json:"scripted,omitempty"`
+	Scripted string `protobuf:"bytes,6,opt,name=scripted,proto3" json:"scripted,omitempty"`
+	// File with the bearer token that runnerd shows, readable by its owner only; it is read again when it changes. Needs
+	// tls, or an address on this machine.
+	TokenFile string `protobuf:"bytes,7,opt,name=token_file,json=tokenFile,proto3" json:"token_file,omitempty"`
+	// Whether a run must not begin without the tools of this host: while it cannot list them, runs end TRANSPORT_ERROR
+	// and can be resumed. Default false: such runs begin without its tools.
+	Required bool `protobuf:"varint,8,opt,name=required,proto3" json:"required,omitempty"`
+	// How long it may be taken for granted that the tools of the host have not changed; then it is asked again before a
+	// call is let run, 0 to 1 h. 0 asks before the calls of every decision. Default 10s.
+	Recheck       *durationpb.Duration `protobuf:"bytes,9,opt,name=recheck,proto3" json:"recheck,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ToolHost) Reset() {
 	*x = ToolHost{}
-	mi := &file_runnerd_config_v1_config_proto_msgTypes[4]
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -345,7 +844,7 @@ func (x *ToolHost) String() string {
 func (*ToolHost) ProtoMessage() {}
 
 func (x *ToolHost) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_config_v1_config_proto_msgTypes[4]
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -358,7 +857,7 @@ func (x *ToolHost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolHost.ProtoReflect.Descriptor instead.
 func (*ToolHost) Descriptor() ([]byte, []int) {
-	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{4}
+	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ToolHost) GetAddress() string {
@@ -403,6 +902,27 @@ func (x *ToolHost) GetScripted() string {
 	return ""
 }
 
+func (x *ToolHost) GetTokenFile() string {
+	if x != nil {
+		return x.TokenFile
+	}
+	return ""
+}
+
+func (x *ToolHost) GetRequired() bool {
+	if x != nil {
+		return x.Required
+	}
+	return false
+}
+
+func (x *ToolHost) GetRecheck() *durationpb.Duration {
+	if x != nil {
+		return x.Recheck
+	}
+	return nil
+}
+
 // Tool is what the operator says about one tool.
 type Tool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -412,14 +932,23 @@ type Tool struct {
 	// Longest time for one attempt of a call, 1 s to 24 h. Absent: tool_timeout of the host.
 	Timeout *durationpb.Duration `protobuf:"bytes,2,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	// Whether calling it twice with one idempotency key has the effect of one call. Absent: what the host declares.
-	Idempotent    *bool `protobuf:"varint,3,opt,name=idempotent,proto3,oneof" json:"idempotent,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Idempotent *bool `protobuf:"varint,3,opt,name=idempotent,proto3,oneof" json:"idempotent,omitempty"`
+	// How often a run may start calls of it. Absent: as often as it likes.
+	RateLimit *RateLimit `protobuf:"bytes,4,opt,name=rate_limit,json=rateLimit,proto3" json:"rate_limit,omitempty"`
+	// Top-level arguments that hold paths, or lists of paths. Absent: those that look like paths (see docs/policy.md);
+	// [] with none is written as no_paths.
+	PathArguments []string `protobuf:"bytes,5,rep,name=path_arguments,json=pathArguments,proto3" json:"path_arguments,omitempty"`
+	// Whether no argument is a path, whatever it looks like.
+	NoPaths bool `protobuf:"varint,6,opt,name=no_paths,json=noPaths,proto3" json:"no_paths,omitempty"`
+	// Top-level argument that holds a command line, for grants by program. Absent: command, or cmd.
+	CommandArgument string `protobuf:"bytes,7,opt,name=command_argument,json=commandArgument,proto3" json:"command_argument,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Tool) Reset() {
 	*x = Tool{}
-	mi := &file_runnerd_config_v1_config_proto_msgTypes[5]
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -431,7 +960,7 @@ func (x *Tool) String() string {
 func (*Tool) ProtoMessage() {}
 
 func (x *Tool) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_config_v1_config_proto_msgTypes[5]
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -444,7 +973,7 @@ func (x *Tool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tool.ProtoReflect.Descriptor instead.
 func (*Tool) Descriptor() ([]byte, []int) {
-	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{5}
+	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Tool) GetTier() uint32 {
@@ -468,20 +997,105 @@ func (x *Tool) GetIdempotent() bool {
 	return false
 }
 
+func (x *Tool) GetRateLimit() *RateLimit {
+	if x != nil {
+		return x.RateLimit
+	}
+	return nil
+}
+
+func (x *Tool) GetPathArguments() []string {
+	if x != nil {
+		return x.PathArguments
+	}
+	return nil
+}
+
+func (x *Tool) GetNoPaths() bool {
+	if x != nil {
+		return x.NoPaths
+	}
+	return false
+}
+
+func (x *Tool) GetCommandArgument() string {
+	if x != nil {
+		return x.CommandArgument
+	}
+	return ""
+}
+
+// RateLimit bounds how often a run may start calls of one tool.
+type RateLimit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Calls within any stretch of that length at most, 1 to 1000.
+	Calls uint32 `protobuf:"varint,1,opt,name=calls,proto3" json:"calls,omitempty"`
+	// Length of the stretch, 1 s to 24 h. Default 60s.
+	Per           *durationpb.Duration `protobuf:"bytes,2,opt,name=per,proto3" json:"per,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RateLimit) Reset() {
+	*x = RateLimit{}
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RateLimit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RateLimit) ProtoMessage() {}
+
+func (x *RateLimit) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RateLimit.ProtoReflect.Descriptor instead.
+func (*RateLimit) Descriptor() ([]byte, []int) {
+	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RateLimit) GetCalls() uint32 {
+	if x != nil {
+		return x.Calls
+	}
+	return 0
+}
+
+func (x *RateLimit) GetPer() *durationpb.Duration {
+	if x != nil {
+		return x.Per
+	}
+	return nil
+}
+
 // Approval is how people are asked.
 type Approval struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Modes a request may choose: wait, pause, deny; the first is taken when it names none. Absent: wait alone.
 	Modes []string `protobuf:"bytes,1,rep,name=modes,proto3" json:"modes,omitempty"`
 	// How long an approval stays open in mode wait before it is denied, 1 s to 30 days. Default 1h.
-	Timeout       *durationpb.Duration `protobuf:"bytes,2,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	Timeout *durationpb.Duration `protobuf:"bytes,2,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// Whether the owner of a run may not answer its approvals, so that two persons take part. Default false.
+	ExcludeOwner  bool `protobuf:"varint,3,opt,name=exclude_owner,json=excludeOwner,proto3" json:"exclude_owner,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Approval) Reset() {
 	*x = Approval{}
-	mi := &file_runnerd_config_v1_config_proto_msgTypes[6]
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -493,7 +1107,7 @@ func (x *Approval) String() string {
 func (*Approval) ProtoMessage() {}
 
 func (x *Approval) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_config_v1_config_proto_msgTypes[6]
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -506,7 +1120,7 @@ func (x *Approval) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Approval.ProtoReflect.Descriptor instead.
 func (*Approval) Descriptor() ([]byte, []int) {
-	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{6}
+	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Approval) GetModes() []string {
@@ -519,6 +1133,265 @@ func (x *Approval) GetModes() []string {
 func (x *Approval) GetTimeout() *durationpb.Duration {
 	if x != nil {
 		return x.Timeout
+	}
+	return nil
+}
+
+func (x *Approval) GetExcludeOwner() bool {
+	if x != nil {
+		return x.ExcludeOwner
+	}
+	return false
+}
+
+// Policy is one layer of the policy of runs. Each layer says allow, ask or block to a call and the strictest wins.
+type Policy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is allowed by the tier of a tool: read-only, workspace-write, prompt, allow or danger-full-access. Absent: in
+	// the policy of an agent prompt; in a named policy nothing is said by tier.
+	Mode string `protobuf:"bytes,1,opt,name=mode,proto3" json:"mode,omitempty"`
+	// Rules that block, in order: the first that matches gives the message.
+	Deny []*v1.DenyRule `protobuf:"bytes,2,rep,name=deny,proto3" json:"deny,omitempty"`
+	// Globs over tool names as offered or at their host, or tool:<name>, for example deploy_*: a call that matches must be
+	// approved.
+	ApprovalFor []string `protobuf:"bytes,3,rep,name=approval_for,json=approvalFor,proto3" json:"approval_for,omitempty"`
+	// What is looked at in paths. Absent: in the policy of an agent relative paths that climb out are blocked and
+	// sensitive ones asked for; in a named policy nothing.
+	Paths *Paths `protobuf:"bytes,4,opt,name=paths,proto3" json:"paths,omitempty"`
+	// Whether writes need a plan: required, not-required. Absent: they do where mode is workspace-write.
+	Plan          string `protobuf:"bytes,5,opt,name=plan,proto3" json:"plan,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Policy) Reset() {
+	*x = Policy{}
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Policy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Policy) ProtoMessage() {}
+
+func (x *Policy) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Policy.ProtoReflect.Descriptor instead.
+func (*Policy) Descriptor() ([]byte, []int) {
+	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Policy) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
+func (x *Policy) GetDeny() []*v1.DenyRule {
+	if x != nil {
+		return x.Deny
+	}
+	return nil
+}
+
+func (x *Policy) GetApprovalFor() []string {
+	if x != nil {
+		return x.ApprovalFor
+	}
+	return nil
+}
+
+func (x *Policy) GetPaths() *Paths {
+	if x != nil {
+		return x.Paths
+	}
+	return nil
+}
+
+func (x *Policy) GetPlan() string {
+	if x != nil {
+		return x.Plan
+	}
+	return ""
+}
+
+// Paths confines the path arguments of calls.
+type Paths struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absolute path of the workspace as the tools see it; paths outside are blocked. Absent: relative paths that climb out
+	// are blocked and absolute ones are not looked at.
+	Workspace string `protobuf:"bytes,1,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	// Whether the workspace is a folder of this machine: paths are then also resolved beneath it, and those through
+	// symbolic links are blocked. Default false.
+	Shared bool `protobuf:"varint,2,opt,name=shared,proto3" json:"shared,omitempty"`
+	// Globs of paths that are asked for: without a slash any component, with a slash the whole path beneath the workspace;
+	// upper and lower case are the same. Absent: the list of docs/policy.md. See also no_sensitive.
+	Sensitive []string `protobuf:"bytes,3,rep,name=sensitive,proto3" json:"sensitive,omitempty"`
+	// Whether no path is sensitive. Default false.
+	NoSensitive bool `protobuf:"varint,4,opt,name=no_sensitive,json=noSensitive,proto3" json:"no_sensitive,omitempty"`
+	// Whether paths are not looked at at all. Default false.
+	Off           bool `protobuf:"varint,5,opt,name=off,proto3" json:"off,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Paths) Reset() {
+	*x = Paths{}
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Paths) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Paths) ProtoMessage() {}
+
+func (x *Paths) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Paths.ProtoReflect.Descriptor instead.
+func (*Paths) Descriptor() ([]byte, []int) {
+	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Paths) GetWorkspace() string {
+	if x != nil {
+		return x.Workspace
+	}
+	return ""
+}
+
+func (x *Paths) GetShared() bool {
+	if x != nil {
+		return x.Shared
+	}
+	return false
+}
+
+func (x *Paths) GetSensitive() []string {
+	if x != nil {
+		return x.Sensitive
+	}
+	return nil
+}
+
+func (x *Paths) GetNoSensitive() bool {
+	if x != nil {
+		return x.NoSensitive
+	}
+	return false
+}
+
+func (x *Paths) GetOff() bool {
+	if x != nil {
+		return x.Off
+	}
+	return false
+}
+
+// AutoMode lets runs approve their own calls.
+type AutoMode struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether runs are in auto mode unless their request says no; false: only those whose request says yes.
+	Enabled bool `protobuf:"varint,1,opt,name=enabled,proto3" json:"enabled,omitempty"`
+	// Globs over tool names, as in approval_for: calls of other tools are blocked. Absent: all but denied_tools.
+	AllowedTools []string `protobuf:"bytes,2,rep,name=allowed_tools,json=allowedTools,proto3" json:"allowed_tools,omitempty"`
+	// Globs over tool names whose calls are blocked, where allowed_tools is absent.
+	DeniedTools []string `protobuf:"bytes,3,rep,name=denied_tools,json=deniedTools,proto3" json:"denied_tools,omitempty"`
+	// Limits besides the budget. Absent fields have the defaults of runnerd.v1.AutoModeLimits.
+	Limits *v1.AutoModeLimits `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
+	// The most that ResumeRun may name. Absent fields are those of limits.
+	LimitsMax     *v1.AutoModeLimits `protobuf:"bytes,5,opt,name=limits_max,json=limitsMax,proto3" json:"limits_max,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AutoMode) Reset() {
+	*x = AutoMode{}
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AutoMode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AutoMode) ProtoMessage() {}
+
+func (x *AutoMode) ProtoReflect() protoreflect.Message {
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AutoMode.ProtoReflect.Descriptor instead.
+func (*AutoMode) Descriptor() ([]byte, []int) {
+	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *AutoMode) GetEnabled() bool {
+	if x != nil {
+		return x.Enabled
+	}
+	return false
+}
+
+func (x *AutoMode) GetAllowedTools() []string {
+	if x != nil {
+		return x.AllowedTools
+	}
+	return nil
+}
+
+func (x *AutoMode) GetDeniedTools() []string {
+	if x != nil {
+		return x.DeniedTools
+	}
+	return nil
+}
+
+func (x *AutoMode) GetLimits() *v1.AutoModeLimits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *AutoMode) GetLimitsMax() *v1.AutoModeLimits {
+	if x != nil {
+		return x.LimitsMax
 	}
 	return nil
 }
@@ -536,8 +1409,8 @@ type Agent struct {
 	BudgetMax *v1.Budget `protobuf:"bytes,4,opt,name=budget_max,json=budgetMax,proto3" json:"budget_max,omitempty"`
 	// How people are asked.
 	Approval *Approval `protobuf:"bytes,5,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Globs over tool names as offered, for example deploy_*: a call that matches must be approved.
-	ApprovalFor []string `protobuf:"bytes,6,rep,name=approval_for,json=approvalFor,proto3" json:"approval_for,omitempty"`
+	// What its runs may do; the first layer of their policy.
+	Policy *Policy `protobuf:"bytes,24,opt,name=policy,proto3" json:"policy,omitempty"`
 	// When a person denies a call: feedback (the model is told) or fail (the run ends). Default feedback.
 	OnDenial string `protobuf:"bytes,7,opt,name=on_denial,json=onDenial,proto3" json:"on_denial,omitempty"`
 	// When a gate blocks a call: feedback or fail. Default feedback.
@@ -565,13 +1438,17 @@ type Agent struct {
 	// Share of max_context_tokens in percent at which the model is told, once a run, that its context fills up, 0 to 100;
 	// 0 never tells it. Default 60.
 	ContextWarningPercent *uint32 `protobuf:"varint,21,opt,name=context_warning_percent,json=contextWarningPercent,proto3,oneof" json:"context_warning_percent,omitempty"`
-	unknownFields         protoimpl.UnknownFields
-	sizeCache             protoimpl.SizeCache
+	// Names of configured policies that hold as further layers.
+	Policies []string `protobuf:"bytes,22,rep,name=policies,proto3" json:"policies,omitempty"`
+	// Auto mode. Absent: runs of the agent are never in auto mode.
+	AutoMode      *AutoMode `protobuf:"bytes,23,opt,name=auto_mode,json=autoMode,proto3" json:"auto_mode,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Agent) Reset() {
 	*x = Agent{}
-	mi := &file_runnerd_config_v1_config_proto_msgTypes[7]
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -583,7 +1460,7 @@ func (x *Agent) String() string {
 func (*Agent) ProtoMessage() {}
 
 func (x *Agent) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_config_v1_config_proto_msgTypes[7]
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -596,7 +1473,7 @@ func (x *Agent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Agent.ProtoReflect.Descriptor instead.
 func (*Agent) Descriptor() ([]byte, []int) {
-	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{7}
+	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Agent) GetDecideService() string {
@@ -634,9 +1511,9 @@ func (x *Agent) GetApproval() *Approval {
 	return nil
 }
 
-func (x *Agent) GetApprovalFor() []string {
+func (x *Agent) GetPolicy() *Policy {
 	if x != nil {
-		return x.ApprovalFor
+		return x.Policy
 	}
 	return nil
 }
@@ -718,6 +1595,20 @@ func (x *Agent) GetContextWarningPercent() uint32 {
 	return 0
 }
 
+func (x *Agent) GetPolicies() []string {
+	if x != nil {
+		return x.Policies
+	}
+	return nil
+}
+
+func (x *Agent) GetAutoMode() *AutoMode {
+	if x != nil {
+		return x.AutoMode
+	}
+	return nil
+}
+
 // Limits are limits of the whole daemon.
 type Limits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -730,7 +1621,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_runnerd_config_v1_config_proto_msgTypes[8]
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -742,7 +1633,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_runnerd_config_v1_config_proto_msgTypes[8]
+	mi := &file_runnerd_config_v1_config_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -755,7 +1646,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{8}
+	return file_runnerd_config_v1_config_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Limits) GetMaxActiveRuns() uint32 {
@@ -769,7 +1660,7 @@ var File_runnerd_config_v1_config_proto protoreflect.FileDescriptor
 
 const file_runnerd_config_v1_config_proto_rawDesc = "" +
 	"\n" +
-	"\x1erunnerd/config/v1/config.proto\x12\x11runnerd.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x14runnerd/v1/run.proto\"\xec\x06\n" +
+	"\x1erunnerd/config/v1/config.proto\x12\x11runnerd.config.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x14runnerd/v1/run.proto\"\x99\t\n" +
 	"\x06Config\x12 \n" +
 	"\x06listen\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x06listen\x12#\n" +
 	"\bdata_dir\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80 R\adataDir\x12/\n" +
@@ -779,7 +1670,11 @@ const file_runnerd_config_v1_config_proto_rawDesc = "" +
 	"\n" +
 	"tool_hosts\x18\x06 \x03(\v2(.runnerd.config.v1.Config.ToolHostsEntryB1\xbaH.\x9a\x01+\x10\x80\x02\"&r$2\"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$R\ttoolHosts\x12p\n" +
 	"\x06agents\x18\a \x03(\v2%.runnerd.config.v1.Config.AgentsEntryB1\xbaH.\x9a\x01+\x10\x80\x02\"&r$2\"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$R\x06agents\x121\n" +
-	"\x06limits\x18\b \x01(\v2\x19.runnerd.config.v1.LimitsR\x06limits\x1ac\n" +
+	"\x06limits\x18\b \x01(\v2\x19.runnerd.config.v1.LimitsR\x06limits\x12v\n" +
+	"\bpolicies\x18\t \x03(\v2'.runnerd.config.v1.Config.PoliciesEntryB1\xbaH.\x9a\x01+\x10\x80\x02\"&r$2\"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$R\bpolicies\x12.\n" +
+	"\x03tls\x18\n" +
+	" \x01(\v2\x1c.runnerd.config.v1.ServerTlsR\x03tls\x12+\n" +
+	"\x04auth\x18\v \x01(\v2\x17.runnerd.config.v1.AuthR\x04auth\x1ac\n" +
 	"\x13DecideServicesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x126\n" +
 	"\x05value\x18\x02 \x01(\v2 .runnerd.config.v1.DecideServiceR\x05value:\x028\x01\x1aY\n" +
@@ -788,19 +1683,62 @@ const file_runnerd_config_v1_config_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\v2\x1b.runnerd.config.v1.ToolHostR\x05value:\x028\x01\x1aS\n" +
 	"\vAgentsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12.\n" +
-	"\x05value\x18\x02 \x01(\v2\x18.runnerd.config.v1.AgentR\x05value:\x028\x01\"m\n" +
+	"\x05value\x18\x02 \x01(\v2\x18.runnerd.config.v1.AgentR\x05value:\x028\x01\x1aV\n" +
+	"\rPoliciesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12/\n" +
+	"\x05value\x18\x02 \x01(\v2\x19.runnerd.config.v1.PolicyR\x05value:\x028\x01\"\xbb\x01\n" +
+	"\tServerTls\x12'\n" +
+	"\tcert_file\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05 \x01(\x80 R\bcertFile\x12%\n" +
+	"\bkey_file\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05 \x01(\x80 R\akeyFile\x12.\n" +
+	"\x0eclient_ca_file\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80 R\fclientCaFile\x12.\n" +
+	"\x13require_client_cert\x18\x04 \x01(\bR\x11requireClientCert\"\xab\x02\n" +
+	"\x04Auth\x12;\n" +
+	"\x06tokens\x18\x01 \x03(\v2\x18.runnerd.config.v1.TokenB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\x06tokens\x12M\n" +
+	"\fcertificates\x18\x02 \x03(\v2\x1e.runnerd.config.v1.CertificateB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\fcertificates\x125\n" +
+	"\x04oidc\x18\x03 \x03(\v2\x17.runnerd.config.v1.OidcB\b\xbaH\x05\x92\x01\x02\x10\x10R\x04oidc\x12?\n" +
+	"\x05roles\x18\x04 \x03(\v2\x1e.runnerd.config.v1.RoleBindingB\t\xbaH\x06\x92\x01\x03\x10\xe8\aR\x05roles\x12\x1f\n" +
+	"\vallow_local\x18\x05 \x01(\bR\n" +
+	"allowLocal\"k\n" +
+	"\x05Token\x120\n" +
+	"\tprincipal\x18\x01 \x01(\tB\x12\xbaH\x0fr\r(\x80\x022\b^[!-~]+$R\tprincipal\x120\n" +
+	"\x06sha256\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^[0-9a-fA-F]{64}$R\x06sha256\"]\n" +
+	"\vCertificate\x12\x1c\n" +
+	"\x03uri\x18\x01 \x01(\tB\n" +
+	"\xbaH\ar\x05 \x01(\x80\x10R\x03uri\x120\n" +
+	"\tprincipal\x18\x02 \x01(\tB\x12\xbaH\x0fr\r(\x80\x022\b^[!-~]*$R\tprincipal\"\xc4\x01\n" +
+	"\x04Oidc\x12#\n" +
+	"\x06issuer\x18\x01 \x01(\tB\v\xbaH\br\x06(\x80\x10\x88\x01\x01R\x06issuer\x12&\n" +
+	"\baudience\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05 \x01(\x80\bR\baudience\x12\x1e\n" +
+	"\x05claim\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x05claim\x12,\n" +
+	"\x06prefix\x18\x04 \x01(\tB\x14\xbaH\x11r\x0f \x01(\x80\x012\b^[!-~]*$R\x06prefix\x12!\n" +
+	"\aca_file\x18\x05 \x01(\tB\b\xbaH\x05r\x03(\x80 R\x06caFile\"\xe9\x01\n" +
+	"\vRoleBinding\x124\n" +
+	"\n" +
+	"principals\x18\x01 \x03(\tB\x14\xbaH\x11\x92\x01\x0e\b\x01\x10\xe8\a\"\ar\x05 \x01(\x80\x02R\n" +
+	"principals\x12#\n" +
+	"\x06agents\x18\x02 \x03(\tB\v\xbaH\b\x92\x01\x05\x10\x80\x02\x18\x01R\x06agents\x12G\n" +
+	"\x05roles\x18\x03 \x03(\tB1\xbaH.\x92\x01+\b\x01\x18\x01\"%r#R\x06viewerR\boperatorR\bapproverR\x05adminR\x05roles\x126\n" +
+	"\x04view\x18\x04 \x01(\tB\"\xbaH\x1f\xd8\x01\x01r\x1aR\x05typesR\aoutlineR\bredactedR\x04view\"m\n" +
 	"\x03Log\x128\n" +
 	"\x05level\x18\x01 \x01(\tB\"\xbaH\x1f\xd8\x01\x01r\x1aR\x05debugR\x04infoR\x04warnR\x05errorR\x05level\x12,\n" +
-	"\x06format\x18\x02 \x01(\tB\x14\xbaH\x11\xd8\x01\x01r\fR\x04textR\x04jsonR\x06format\"S\n" +
+	"\x06format\x18\x02 \x01(\tB\x14\xbaH\x11\xd8\x01\x01r\fR\x04textR\x04jsonR\x06format\"\xc6\x01\n" +
 	"\x03Tls\x12!\n" +
 	"\aca_file\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80 R\x06caFile\x12)\n" +
 	"\vserver_name\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\n" +
-	"serverName\"\x8a\x02\n" +
+	"serverName\x12%\n" +
+	"\tspiffe_id\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x10R\bspiffeId\x12%\n" +
+	"\tcert_file\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80 R\bcertFile\x12#\n" +
+	"\bkey_file\x18\x05 \x01(\tB\b\xbaH\x05r\x03(\x80 R\akeyFile\"\xb3\x02\n" +
 	"\rDecideService\x12\"\n" +
 	"\aaddress\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\aaddress\x12(\n" +
 	"\x03tls\x18\x02 \x01(\v2\x16.runnerd.config.v1.TlsR\x03tls\x12-\n" +
-	"\bscripted\x18\x03 \x01(\tB\x11\xbaH\x0e\xd8\x01\x01r\tR\abuiltinR\bscripted:|\xbaHy\x1aw\n" +
-	"\x15decide_service.target\x12/exactly one of address and scripted must be set\x1a-(this.address != '') != (this.scripted != '')\"\xa9\x04\n" +
+	"\bscripted\x18\x03 \x01(\tB\x11\xbaH\x0e\xd8\x01\x01r\tR\abuiltinR\bscripted\x12'\n" +
+	"\n" +
+	"token_file\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80 R\ttokenFile:|\xbaHy\x1aw\n" +
+	"\x15decide_service.target\x12/exactly one of address and scripted must be set\x1a-(this.address != '') != (this.scripted != '')\"\xb2\x05\n" +
 	"\bToolHost\x12\"\n" +
 	"\aaddress\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\aaddress\x122\n" +
 	"\x06prefix\x18\x02 \x01(\tB\x1a\xbaH\x17r\x15(@2\x11^[A-Za-z0-9._-]*$R\x06prefix\x12(\n" +
@@ -808,24 +1746,59 @@ const file_runnerd_config_v1_config_proto_rawDesc = "" +
 	"\ftool_timeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
 	"\"\x04\b\x80\xa3\x052\x02\b\x01R\vtoolTimeout\x12P\n" +
 	"\x05tools\x18\x05 \x03(\v2&.runnerd.config.v1.ToolHost.ToolsEntryB\x12\xbaH\x0f\x9a\x01\f\x10\x80\x04\"\ar\x05 \x01(\x80\x01R\x05tools\x12-\n" +
-	"\bscripted\x18\x06 \x01(\tB\x11\xbaH\x0e\xd8\x01\x01r\tR\abuiltinR\bscripted\x1aQ\n" +
+	"\bscripted\x18\x06 \x01(\tB\x11\xbaH\x0e\xd8\x01\x01r\tR\abuiltinR\bscripted\x12'\n" +
+	"\n" +
+	"token_file\x18\a \x01(\tB\b\xbaH\x05r\x03(\x80 R\ttokenFile\x12\x1a\n" +
+	"\brequired\x18\b \x01(\bR\brequired\x12B\n" +
+	"\arecheck\x18\t \x01(\v2\x19.google.protobuf.DurationB\r\xbaH\n" +
+	"\xaa\x01\a\"\x03\b\x90\x1c2\x00R\arecheck\x1aQ\n" +
 	"\n" +
 	"ToolsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12-\n" +
 	"\x05value\x18\x02 \x01(\v2\x17.runnerd.config.v1.ToolR\x05value:\x028\x01:w\xbaHt\x1ar\n" +
-	"\x10tool_host.target\x12/exactly one of address and scripted must be set\x1a-(this.address != '') != (this.scripted != '')\"\xac\x01\n" +
+	"\x10tool_host.target\x12/exactly one of address and scripted must be set\x1a-(this.address != '') != (this.scripted != '')\"\xf3\x02\n" +
 	"\x04Tool\x12 \n" +
 	"\x04tier\x18\x01 \x01(\rB\a\xbaH\x04*\x02\x18\x04H\x00R\x04tier\x88\x01\x01\x12E\n" +
 	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
 	"\"\x04\b\x80\xa3\x052\x02\b\x01R\atimeout\x12#\n" +
 	"\n" +
 	"idempotent\x18\x03 \x01(\bH\x01R\n" +
-	"idempotent\x88\x01\x01B\a\n" +
+	"idempotent\x88\x01\x01\x12;\n" +
+	"\n" +
+	"rate_limit\x18\x04 \x01(\v2\x1c.runnerd.config.v1.RateLimitR\trateLimit\x128\n" +
+	"\x0epath_arguments\x18\x05 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10@\"\ar\x05 \x01(\x80\x02R\rpathArguments\x12\x19\n" +
+	"\bno_paths\x18\x06 \x01(\bR\anoPaths\x123\n" +
+	"\x10command_argument\x18\a \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\x0fcommandArgumentB\a\n" +
 	"\x05_tierB\r\n" +
-	"\v_idempotent\"\x8b\x01\n" +
+	"\v_idempotent\"l\n" +
+	"\tRateLimit\x12 \n" +
+	"\x05calls\x18\x01 \x01(\rB\n" +
+	"\xbaH\a*\x05\x18\xe8\a(\x01R\x05calls\x12=\n" +
+	"\x03per\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b\x01R\x03per\"\xb0\x01\n" +
 	"\bApproval\x127\n" +
 	"\x05modes\x18\x01 \x03(\tB!\xbaH\x1e\x92\x01\x1b\x10\x03\x18\x01\"\x15r\x13R\x04waitR\x05pauseR\x04denyR\x05modes\x12F\n" +
-	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\x01R\atimeout\"\xb3\b\n" +
+	"\atimeout\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x11\xbaH\x0e\xaa\x01\v\"\x05\b\x80\x9a\x9e\x012\x02\b\x01R\atimeout\x12#\n" +
+	"\rexclude_owner\x18\x03 \x01(\bR\fexcludeOwner\"\xb7\x02\n" +
+	"\x06Policy\x12[\n" +
+	"\x04mode\x18\x01 \x01(\tBG\xbaHD\xd8\x01\x01r?R\tread-onlyR\x0fworkspace-writeR\x06promptR\x05allowR\x12danger-full-accessR\x04mode\x123\n" +
+	"\x04deny\x18\x02 \x03(\v2\x14.runnerd.v1.DenyRuleB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\x04deny\x125\n" +
+	"\fapproval_for\x18\x03 \x03(\tB\x12\xbaH\x0f\x92\x01\f\x10\x80\x02\"\ar\x05 \x01(\x80\x02R\vapprovalFor\x12.\n" +
+	"\x05paths\x18\x04 \x01(\v2\x18.runnerd.config.v1.PathsR\x05paths\x124\n" +
+	"\x04plan\x18\x05 \x01(\tB \xbaH\x1d\xd8\x01\x01r\x18R\brequiredR\fnot-requiredR\x04plan\"\xae\x01\n" +
+	"\x05Paths\x12&\n" +
+	"\tworkspace\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80 R\tworkspace\x12\x16\n" +
+	"\x06shared\x18\x02 \x01(\bR\x06shared\x120\n" +
+	"\tsensitive\x18\x03 \x03(\tB\x12\xbaH\x0f\x92\x01\f\x10\x80\x02\"\ar\x05 \x01(\x80\x02R\tsensitive\x12!\n" +
+	"\fno_sensitive\x18\x04 \x01(\bR\vnoSensitive\x12\x10\n" +
+	"\x03off\x18\x05 \x01(\bR\x03off\"\xf1\x01\n" +
+	"\bAutoMode\x12\x18\n" +
+	"\aenabled\x18\x01 \x01(\bR\aenabled\x12.\n" +
+	"\rallowed_tools\x18\x02 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\fallowedTools\x12,\n" +
+	"\fdenied_tools\x18\x03 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\x80\x02R\vdeniedTools\x122\n" +
+	"\x06limits\x18\x04 \x01(\v2\x1a.runnerd.v1.AutoModeLimitsR\x06limits\x129\n" +
+	"\n" +
+	"limits_max\x18\x05 \x01(\v2\x1a.runnerd.v1.AutoModeLimitsR\tlimitsMax\"\xa5\t\n" +
 	"\x05Agent\x12.\n" +
 	"\x0edecide_service\x18\x01 \x01(\tB\a\xbaH\x04r\x02 \x01R\rdecideService\x12)\n" +
 	"\n" +
@@ -834,8 +1807,8 @@ const file_runnerd_config_v1_config_proto_rawDesc = "" +
 	"\x06budget\x18\x03 \x01(\v2\x12.runnerd.v1.BudgetR\x06budget\x121\n" +
 	"\n" +
 	"budget_max\x18\x04 \x01(\v2\x12.runnerd.v1.BudgetR\tbudgetMax\x127\n" +
-	"\bapproval\x18\x05 \x01(\v2\x1b.runnerd.config.v1.ApprovalR\bapproval\x125\n" +
-	"\fapproval_for\x18\x06 \x03(\tB\x12\xbaH\x0f\x92\x01\f\x10\x80\x02\"\ar\x05 \x01(\x80\x02R\vapprovalFor\x125\n" +
+	"\bapproval\x18\x05 \x01(\v2\x1b.runnerd.config.v1.ApprovalR\bapproval\x121\n" +
+	"\x06policy\x18\x18 \x01(\v2\x19.runnerd.config.v1.PolicyR\x06policy\x125\n" +
 	"\ton_denial\x18\a \x01(\tB\x18\xbaH\x15\xd8\x01\x01r\x10R\bfeedbackR\x04failR\bonDenial\x123\n" +
 	"\bon_block\x18\b \x01(\tB\x18\xbaH\x15\xd8\x01\x01r\x10R\bfeedbackR\x04failR\aonBlock\x126\n" +
 	"\von_question\x18\t \x01(\tB\x15\xbaH\x12\xd8\x01\x01r\rR\x04waitR\x05blockR\n" +
@@ -850,10 +1823,13 @@ const file_runnerd_config_v1_config_proto_rawDesc = "" +
 	"\x12max_parallel_tools\x18\x0e \x01(\rB\t\xbaH\x06*\x04\x18@(\x01H\x00R\x10maxParallelTools\x88\x01\x01\x12=\n" +
 	"\x10max_result_bytes\x18\x0f \x01(\x04B\x0e\xbaH\v2\t\x18\x80\x80\x80\x80\x01(\x80\bH\x01R\x0emaxResultBytes\x88\x01\x01\x12\"\n" +
 	"\rconfirm_at_90\x18\x14 \x01(\bR\vconfirmAt90\x12D\n" +
-	"\x17context_warning_percent\x18\x15 \x01(\rB\a\xbaH\x04*\x02\x18dH\x02R\x15contextWarningPercent\x88\x01\x01B\x15\n" +
+	"\x17context_warning_percent\x18\x15 \x01(\rB\a\xbaH\x04*\x02\x18dH\x02R\x15contextWarningPercent\x88\x01\x01\x12&\n" +
+	"\bpolicies\x18\x16 \x03(\tB\n" +
+	"\xbaH\a\x92\x01\x04\x10\x10\x18\x01R\bpolicies\x128\n" +
+	"\tauto_mode\x18\x17 \x01(\v2\x1b.runnerd.config.v1.AutoModeR\bautoModeB\x15\n" +
 	"\x13_max_parallel_toolsB\x13\n" +
 	"\x11_max_result_bytesB\x1a\n" +
-	"\x18_context_warning_percent\"V\n" +
+	"\x18_context_warning_percentJ\x04\b\x06\x10\aR\fapproval_for\"V\n" +
 	"\x06Limits\x128\n" +
 	"\x0fmax_active_runs\x18\x01 \x01(\rB\v\xbaH\b*\x06\x18\xa0\x8d\x06(\x01H\x00R\rmaxActiveRuns\x88\x01\x01B\x12\n" +
 	"\x10_max_active_runsB\xc5\x01\n" +
@@ -871,51 +1847,81 @@ func file_runnerd_config_v1_config_proto_rawDescGZIP() []byte {
 	return file_runnerd_config_v1_config_proto_rawDescData
 }
 
-var file_runnerd_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_runnerd_config_v1_config_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_runnerd_config_v1_config_proto_goTypes = []any{
 	(*Config)(nil),              // 0: runnerd.config.v1.Config
-	(*Log)(nil),                 // 1: runnerd.config.v1.Log
-	(*Tls)(nil),                 // 2: runnerd.config.v1.Tls
-	(*DecideService)(nil),       // 3: runnerd.config.v1.DecideService
-	(*ToolHost)(nil),            // 4: runnerd.config.v1.ToolHost
-	(*Tool)(nil),                // 5: runnerd.config.v1.Tool
-	(*Approval)(nil),            // 6: runnerd.config.v1.Approval
-	(*Agent)(nil),               // 7: runnerd.config.v1.Agent
-	(*Limits)(nil),              // 8: runnerd.config.v1.Limits
-	nil,                         // 9: runnerd.config.v1.Config.DecideServicesEntry
-	nil,                         // 10: runnerd.config.v1.Config.ToolHostsEntry
-	nil,                         // 11: runnerd.config.v1.Config.AgentsEntry
-	nil,                         // 12: runnerd.config.v1.ToolHost.ToolsEntry
-	(*durationpb.Duration)(nil), // 13: google.protobuf.Duration
-	(*v1.Budget)(nil),           // 14: runnerd.v1.Budget
+	(*ServerTls)(nil),           // 1: runnerd.config.v1.ServerTls
+	(*Auth)(nil),                // 2: runnerd.config.v1.Auth
+	(*Token)(nil),               // 3: runnerd.config.v1.Token
+	(*Certificate)(nil),         // 4: runnerd.config.v1.Certificate
+	(*Oidc)(nil),                // 5: runnerd.config.v1.Oidc
+	(*RoleBinding)(nil),         // 6: runnerd.config.v1.RoleBinding
+	(*Log)(nil),                 // 7: runnerd.config.v1.Log
+	(*Tls)(nil),                 // 8: runnerd.config.v1.Tls
+	(*DecideService)(nil),       // 9: runnerd.config.v1.DecideService
+	(*ToolHost)(nil),            // 10: runnerd.config.v1.ToolHost
+	(*Tool)(nil),                // 11: runnerd.config.v1.Tool
+	(*RateLimit)(nil),           // 12: runnerd.config.v1.RateLimit
+	(*Approval)(nil),            // 13: runnerd.config.v1.Approval
+	(*Policy)(nil),              // 14: runnerd.config.v1.Policy
+	(*Paths)(nil),               // 15: runnerd.config.v1.Paths
+	(*AutoMode)(nil),            // 16: runnerd.config.v1.AutoMode
+	(*Agent)(nil),               // 17: runnerd.config.v1.Agent
+	(*Limits)(nil),              // 18: runnerd.config.v1.Limits
+	nil,                         // 19: runnerd.config.v1.Config.DecideServicesEntry
+	nil,                         // 20: runnerd.config.v1.Config.ToolHostsEntry
+	nil,                         // 21: runnerd.config.v1.Config.AgentsEntry
+	nil,                         // 22: runnerd.config.v1.Config.PoliciesEntry
+	nil,                         // 23: runnerd.config.v1.ToolHost.ToolsEntry
+	(*durationpb.Duration)(nil), // 24: google.protobuf.Duration
+	(*v1.DenyRule)(nil),         // 25: runnerd.v1.DenyRule
+	(*v1.AutoModeLimits)(nil),   // 26: runnerd.v1.AutoModeLimits
+	(*v1.Budget)(nil),           // 27: runnerd.v1.Budget
 }
 var file_runnerd_config_v1_config_proto_depIdxs = []int32{
-	1,  // 0: runnerd.config.v1.Config.log:type_name -> runnerd.config.v1.Log
-	9,  // 1: runnerd.config.v1.Config.decide_services:type_name -> runnerd.config.v1.Config.DecideServicesEntry
-	10, // 2: runnerd.config.v1.Config.tool_hosts:type_name -> runnerd.config.v1.Config.ToolHostsEntry
-	11, // 3: runnerd.config.v1.Config.agents:type_name -> runnerd.config.v1.Config.AgentsEntry
-	8,  // 4: runnerd.config.v1.Config.limits:type_name -> runnerd.config.v1.Limits
-	2,  // 5: runnerd.config.v1.DecideService.tls:type_name -> runnerd.config.v1.Tls
-	2,  // 6: runnerd.config.v1.ToolHost.tls:type_name -> runnerd.config.v1.Tls
-	13, // 7: runnerd.config.v1.ToolHost.tool_timeout:type_name -> google.protobuf.Duration
-	12, // 8: runnerd.config.v1.ToolHost.tools:type_name -> runnerd.config.v1.ToolHost.ToolsEntry
-	13, // 9: runnerd.config.v1.Tool.timeout:type_name -> google.protobuf.Duration
-	13, // 10: runnerd.config.v1.Approval.timeout:type_name -> google.protobuf.Duration
-	14, // 11: runnerd.config.v1.Agent.budget:type_name -> runnerd.v1.Budget
-	14, // 12: runnerd.config.v1.Agent.budget_max:type_name -> runnerd.v1.Budget
-	6,  // 13: runnerd.config.v1.Agent.approval:type_name -> runnerd.config.v1.Approval
-	13, // 14: runnerd.config.v1.Agent.decide_timeout:type_name -> google.protobuf.Duration
-	13, // 15: runnerd.config.v1.Agent.tool_timeout:type_name -> google.protobuf.Duration
-	13, // 16: runnerd.config.v1.Agent.decide_patience:type_name -> google.protobuf.Duration
-	3,  // 17: runnerd.config.v1.Config.DecideServicesEntry.value:type_name -> runnerd.config.v1.DecideService
-	4,  // 18: runnerd.config.v1.Config.ToolHostsEntry.value:type_name -> runnerd.config.v1.ToolHost
-	7,  // 19: runnerd.config.v1.Config.AgentsEntry.value:type_name -> runnerd.config.v1.Agent
-	5,  // 20: runnerd.config.v1.ToolHost.ToolsEntry.value:type_name -> runnerd.config.v1.Tool
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	7,  // 0: runnerd.config.v1.Config.log:type_name -> runnerd.config.v1.Log
+	19, // 1: runnerd.config.v1.Config.decide_services:type_name -> runnerd.config.v1.Config.DecideServicesEntry
+	20, // 2: runnerd.config.v1.Config.tool_hosts:type_name -> runnerd.config.v1.Config.ToolHostsEntry
+	21, // 3: runnerd.config.v1.Config.agents:type_name -> runnerd.config.v1.Config.AgentsEntry
+	18, // 4: runnerd.config.v1.Config.limits:type_name -> runnerd.config.v1.Limits
+	22, // 5: runnerd.config.v1.Config.policies:type_name -> runnerd.config.v1.Config.PoliciesEntry
+	1,  // 6: runnerd.config.v1.Config.tls:type_name -> runnerd.config.v1.ServerTls
+	2,  // 7: runnerd.config.v1.Config.auth:type_name -> runnerd.config.v1.Auth
+	3,  // 8: runnerd.config.v1.Auth.tokens:type_name -> runnerd.config.v1.Token
+	4,  // 9: runnerd.config.v1.Auth.certificates:type_name -> runnerd.config.v1.Certificate
+	5,  // 10: runnerd.config.v1.Auth.oidc:type_name -> runnerd.config.v1.Oidc
+	6,  // 11: runnerd.config.v1.Auth.roles:type_name -> runnerd.config.v1.RoleBinding
+	8,  // 12: runnerd.config.v1.DecideService.tls:type_name -> runnerd.config.v1.Tls
+	8,  // 13: runnerd.config.v1.ToolHost.tls:type_name -> runnerd.config.v1.Tls
+	24, // 14: runnerd.config.v1.ToolHost.tool_timeout:type_name -> google.protobuf.Duration
+	23, // 15: runnerd.config.v1.ToolHost.tools:type_name -> runnerd.config.v1.ToolHost.ToolsEntry
+	24, // 16: runnerd.config.v1.ToolHost.recheck:type_name -> google.protobuf.Duration
+	24, // 17: runnerd.config.v1.Tool.timeout:type_name -> google.protobuf.Duration
+	12, // 18: runnerd.config.v1.Tool.rate_limit:type_name -> runnerd.config.v1.RateLimit
+	24, // 19: runnerd.config.v1.RateLimit.per:type_name -> google.protobuf.Duration
+	24, // 20: runnerd.config.v1.Approval.timeout:type_name -> google.protobuf.Duration
+	25, // 21: runnerd.config.v1.Policy.deny:type_name -> runnerd.v1.DenyRule
+	15, // 22: runnerd.config.v1.Policy.paths:type_name -> runnerd.config.v1.Paths
+	26, // 23: runnerd.config.v1.AutoMode.limits:type_name -> runnerd.v1.AutoModeLimits
+	26, // 24: runnerd.config.v1.AutoMode.limits_max:type_name -> runnerd.v1.AutoModeLimits
+	27, // 25: runnerd.config.v1.Agent.budget:type_name -> runnerd.v1.Budget
+	27, // 26: runnerd.config.v1.Agent.budget_max:type_name -> runnerd.v1.Budget
+	13, // 27: runnerd.config.v1.Agent.approval:type_name -> runnerd.config.v1.Approval
+	14, // 28: runnerd.config.v1.Agent.policy:type_name -> runnerd.config.v1.Policy
+	24, // 29: runnerd.config.v1.Agent.decide_timeout:type_name -> google.protobuf.Duration
+	24, // 30: runnerd.config.v1.Agent.tool_timeout:type_name -> google.protobuf.Duration
+	24, // 31: runnerd.config.v1.Agent.decide_patience:type_name -> google.protobuf.Duration
+	16, // 32: runnerd.config.v1.Agent.auto_mode:type_name -> runnerd.config.v1.AutoMode
+	9,  // 33: runnerd.config.v1.Config.DecideServicesEntry.value:type_name -> runnerd.config.v1.DecideService
+	10, // 34: runnerd.config.v1.Config.ToolHostsEntry.value:type_name -> runnerd.config.v1.ToolHost
+	17, // 35: runnerd.config.v1.Config.AgentsEntry.value:type_name -> runnerd.config.v1.Agent
+	14, // 36: runnerd.config.v1.Config.PoliciesEntry.value:type_name -> runnerd.config.v1.Policy
+	11, // 37: runnerd.config.v1.ToolHost.ToolsEntry.value:type_name -> runnerd.config.v1.Tool
+	38, // [38:38] is the sub-list for method output_type
+	38, // [38:38] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_runnerd_config_v1_config_proto_init() }
@@ -923,16 +1929,16 @@ func file_runnerd_config_v1_config_proto_init() {
 	if File_runnerd_config_v1_config_proto != nil {
 		return
 	}
-	file_runnerd_config_v1_config_proto_msgTypes[5].OneofWrappers = []any{}
-	file_runnerd_config_v1_config_proto_msgTypes[7].OneofWrappers = []any{}
-	file_runnerd_config_v1_config_proto_msgTypes[8].OneofWrappers = []any{}
+	file_runnerd_config_v1_config_proto_msgTypes[11].OneofWrappers = []any{}
+	file_runnerd_config_v1_config_proto_msgTypes[17].OneofWrappers = []any{}
+	file_runnerd_config_v1_config_proto_msgTypes[18].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_runnerd_config_v1_config_proto_rawDesc), len(file_runnerd_config_v1_config_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -112,7 +112,7 @@ func (st *State) judge(call *runnerdv1.ToolCall) verdict {
 		return v
 	}
 	v := verdict{verdict: runnerdv1.Verdict_VERDICT_ALLOW, tool: tool, arguments: arguments}
-	for _, glob := range st.env.Spec.GetApprovalFor() {
+	for _, glob := range st.env.Spec.GetPolicy()[0].GetApprovalFor() {
 		if matchesTool(glob, tool) {
 			v.verdict, v.gate, v.rule = runnerdv1.Verdict_VERDICT_ASK, "approval_for", "approval_for:"+glob
 			break

@@ -60,7 +60,7 @@ const (
 func longHistory(t *testing.T) *world {
 	t.Helper()
 	spec := newSpec()
-	spec.ApprovalFor, spec.InDoubt = []string{"charge"}, runnerdv1.InDoubtPolicy_IN_DOUBT_POLICY_ASK
+	spec.Policy, spec.InDoubt = askFor("charge"), runnerdv1.InDoubtPolicy_IN_DOUBT_POLICY_ASK
 	spec.Budget.MaxIterations, spec.MaxParallelTools = proto.Uint32(5), 2
 	w := newWorld(t, spec)
 	w.start(&runnerdv1.Observation{Kind: runnerdv1.ObservationKind_OBSERVATION_KIND_TOOL_RESULT, Text: "earlier", Imported: true})
@@ -101,7 +101,7 @@ func longHistory(t *testing.T) *world {
 func pausedHistory(t *testing.T) *world {
 	t.Helper()
 	spec := newSpec()
-	spec.ApprovalFor, spec.Approval.Mode = []string{"charge"}, runnerdv1.ApprovalMode_APPROVAL_MODE_PAUSE
+	spec.Policy, spec.Approval.Mode = askFor("charge"), runnerdv1.ApprovalMode_APPROVAL_MODE_PAUSE
 	w := newWorld(t, spec)
 	w.start()
 	w.do(Pinned{Catalogue: newCatalogue()})

@@ -80,7 +80,7 @@ func newRandomRun(t *rapid.T) *randomRun {
 	spec.OnDenial = runnerdv1.OnRefusal(pick("on_denial", runnerdv1.OnRefusal_name))
 	spec.OnQuestion = runnerdv1.OnQuestion(pick("on_question", runnerdv1.OnQuestion_name))
 	spec.MaxParallelTools = rapid.Uint32Range(1, 3).Draw(t, "parallel")
-	spec.ApprovalFor = rapid.SampledFrom([][]string{{"charge"}, nil, {"read", "notify"}, {"*"}}).Draw(t, "approval_for")
+	spec.Policy = askFor(rapid.SampledFrom([][]string{{"charge"}, nil, {"read", "notify"}, {"*"}}).Draw(t, "approval_for")...)
 	return &randomRun{
 		t: t, w: newWorld(t, spec), running: make(map[string]Effect), ended: make(map[string]bool), jumped: -1,
 	}

@@ -265,3 +265,8 @@ func (w *world) String() string {
 	}
 	return log.String()
 }
+
+// askFor is the policy of an agent that asks for the tools that match the globs.
+func askFor(globs ...string) []*runnerdv1.PolicyLayer {
+	return []*runnerdv1.PolicyLayer{{Name: "agent", ApprovalFor: globs}}
+}

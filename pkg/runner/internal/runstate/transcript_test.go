@@ -230,7 +230,7 @@ func specOf(t *testing.T, d *datadriven.TestData) *runnerdv1.RunSpec {
 	spec.OnDenial = enumArg(t, d, "on_denial", "ON_REFUSAL", runnerdv1.OnRefusal_value, spec.GetOnDenial())
 	spec.OnQuestion = enumArg(t, d, "on_question", "ON_QUESTION", runnerdv1.OnQuestion_value, spec.GetOnQuestion())
 	if arg, ok := d.Arg("approval_for"); ok {
-		spec.ApprovalFor = arg.Vals
+		spec.Policy = askFor(arg.Vals...)
 	}
 	spec.ConfirmAt_90 = d.HasArg("confirm_at_90")
 	percent := 0
