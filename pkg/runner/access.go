@@ -12,7 +12,7 @@ import (
 
 // access is who may call a method.
 type access struct {
-	// roles of which one is enough; 0: no role is enough.
+	// roles of which one is enough, on the agent that the request is about; 0: no role is enough.
 	roles Role
 	// owner: the owner of the run may call it too. Which run that is stands in the request, so the handler asks.
 	owner bool
@@ -43,6 +43,9 @@ var accessTable = map[string]access{
 	runnerdv1.RunService_ListCheckpoints_FullMethodName: {roles: RoleViewer},
 	runnerdv1.RunService_ListTools_FullMethodName:       {roles: RoleViewer},
 	runnerdv1.RunService_ReadArtifact_FullMethodName:    {roles: RoleAdmin, owner: true, token: true, credential: true},
+	runnerdv1.RunService_ListGrants_FullMethodName:      {roles: RoleApprover, credential: true},
+	runnerdv1.RunService_RevokeGrant_FullMethodName:     {roles: RoleApprover, credential: true},
+	runnerdv1.RunService_ExplainPolicy_FullMethodName:   {roles: RoleOperator | RoleApprover},
 
 	runnerdv1.AuditService_VerifyAudit_FullMethodName: {roles: RoleViewer},
 	runnerdv1.AuditService_ExportAudit_FullMethodName: {roles: RoleAdmin, credential: true},
@@ -57,8 +60,9 @@ var accessTable = map[string]access{
 	reflectionv1alpha.ServerReflection_ServerReflectionInfo_FullMethodName: {roles: RoleAll},
 }
 
-// authorize says who calls a method, or why they may not. Method is the name as the transport parsed it. Which run a
-// request is about is not looked at here: methods for owners let every principal pass and ask in the handler.
+// authorize says who calls a method, or why they may not. Method is the name as the transport parsed it. Which agent
+// and run a request is about is not looked at here: who has the role on any agent passes, methods for owners let every
+// principal pass, and the handler asks.
 func (s *Server) authorize(ctx context.Context, method string) (Principal, error) {
 	rule, known := accessTable[method]
 	if known && rule.open {
@@ -85,29 +89,56 @@ func (a access) check(p Principal) error {
 	if a.credential && !p.Credential {
 		return credentialRequired("this method needs a credential")
 	}
-	if !a.owner && !p.Roles.Has(a.roles) {
+	if !a.owner && !p.HasAnywhere(a.roles) {
 		return permissionDenied("this method needs another role")
 	}
 	return nil
 }
 
-// checkRun says whether a principal may call a method on a run that has this owner. A caller who is no viewer is not
-// told that the run exists.
-func (a access) checkRun(p Principal, run, owner string) error {
+// checkRun says whether a principal may call a method on a run. A caller who is no viewer of the agent is not told
+// that the run exists.
+func (a access) checkRun(p Principal, run *runnerdv1.Run) error {
+	roles := p.On(run.GetAgent()).Roles
 	switch {
 	case p.TokenRun != "":
-		if a.token && p.TokenRun == run {
+		if a.token && p.TokenRun == run.GetRunId() {
 			return nil
 		}
-	case p.Roles.Has(a.roles), a.owner && p.Name != "" && p.Name == owner:
+	case roles.Has(a.roles), a.owner && p.owns(run):
 		return nil
-	case p.Roles.Has(RoleViewer):
+	case roles.Has(RoleViewer) && a.owner:
 		return permissionDenied("only the owner of the run may do that")
+	case roles.Has(RoleViewer):
+		return permissionDenied("this method needs another role on the agent of the run")
 	}
-	return runNotFound(run)
+	return runNotFound(run.GetRunId())
 }
 
-// seesRaw reports whether a principal may see what redaction takes from others.
-func (p Principal) seesRaw(owner string) bool {
-	return p.Credential && (p.Roles.Has(RoleAdmin) || p.Name != "" && p.Name == owner)
+// checkAgent says whether a principal may call a method on an agent. A caller who is no viewer of the agent is not told
+// that it exists.
+func (a access) checkAgent(p Principal, agent string) error {
+	roles := p.On(agent).Roles
+	switch {
+	case roles.Has(a.roles):
+		return nil
+	case roles.Has(RoleViewer):
+		return permissionDenied("this method needs another role on the agent")
+	}
+	return agentNotFound(agent)
+}
+
+// checkAll says whether a principal may call a method on all runs together, of agents that were removed, too.
+func (a access) checkAll(p Principal) error {
+	if p.Everywhere.Roles.Has(a.roles) {
+		return nil
+	}
+	return permissionDenied("without a run this method needs its role on all agents")
+}
+
+// owns reports whether a principal started a run.
+func (p Principal) owns(run *runnerdv1.Run) bool { return p.Name != "" && p.Name == run.GetOwner() }
+
+// seesRaw reports whether a principal may see of a run what redaction takes from others.
+func (p Principal) seesRaw(run *runnerdv1.Run) bool {
+	return p.Credential && (p.Has(run.GetAgent(), RoleAdmin) || p.owns(run))
 }

@@ -65,6 +65,9 @@ var mayCall = map[string][]string{
 	"/runnerd.v1.RunService/ListCheckpoints": {"anonymous", "socket", "owner", "remote owner", "proxied owner"},
 	"/runnerd.v1.RunService/ListTools":       {"anonymous", "socket", "owner", "remote owner", "proxied owner"},
 	"/runnerd.v1.RunService/ReadArtifact":    {"owner", "remote owner", "proxied owner", "run token", "both"},
+	"/runnerd.v1.RunService/ListGrants":      {"owner", "remote owner", "proxied owner"},
+	"/runnerd.v1.RunService/RevokeGrant":     {"owner", "remote owner", "proxied owner"},
+	"/runnerd.v1.RunService/ExplainPolicy":   {"anonymous", "socket", "owner", "remote owner", "proxied owner"},
 
 	"/runnerd.v1.AuditService/VerifyAudit": {"anonymous", "socket", "owner", "remote owner", "proxied owner"},
 	"/runnerd.v1.AuditService/ExportAudit": {"owner", "remote owner", "proxied owner"},
@@ -166,7 +169,7 @@ func TestAccessTable(t *testing.T) {
 		if !rule.open && rule.roles == 0 {
 			t.Errorf("%s can be called by nobody", method)
 		}
-		if rule.roles.Has(RoleApprover) && rule.roles != RoleAll && !rule.credential {
+		if rule.roles == RoleApprover && !rule.credential {
 			t.Errorf("%s is for approvers and needs no credential", method)
 		}
 	}
@@ -174,24 +177,32 @@ func TestAccessTable(t *testing.T) {
 
 func TestCheckRun(t *testing.T) {
 	t.Parallel()
-	const run, owner = "run-1", "alice"
-	viewer := Principal{Name: "bob", Roles: RoleViewer, Credential: true}
+	const owner, agent = "alice", "coder"
+	run := &runnerdv1.Run{RunId: "run-1", Agent: agent, Owner: owner}
+	on := func(name string, roles Role) Principal {
+		return Principal{Name: name, Credential: true, Agents: map[string]Rights{agent: {Roles: roles}}}
+	}
+	elsewhere := Principal{Name: "eve", Credential: true, Agents: map[string]Rights{"other": {Roles: RoleAll}}}
 	for _, tt := range []struct {
 		name   string
 		method string
 		caller Principal
 		want   codes.Code
 	}{
-		{"an operator steers any run", "CancelRun", Principal{Name: "carol", Roles: RoleOperator}, codes.OK},
-		{"the owner steers hers", "CancelRun", Principal{Name: owner}, codes.OK},
-		{"a viewer does not", "CancelRun", viewer, codes.PermissionDenied},
-		{"who may not see a run is not told of it", "CancelRun", Principal{Name: "dave", Roles: RoleApprover}, codes.NotFound},
-		{"the owner reads the history", "ListHistory", Principal{Name: owner, Credential: true}, codes.OK},
-		{"an admin reads any", "ListHistory", Principal{Name: "root", Roles: RoleAdmin, Credential: true}, codes.OK},
-		{"an operator reads none", "ListHistory", Principal{Name: "carol", Roles: RoleOperator}, codes.NotFound},
-		{"a token reads artifacts of its run", "ReadArtifact", Principal{TokenRun: run, Credential: true}, codes.OK},
+		{"an operator steers any run", "CancelRun", on("carol", RoleOperator), codes.OK},
+		{"so does one of all agents", "CancelRun", Principal{Name: "carol", Everywhere: Rights{Roles: RoleOperator}}, codes.OK},
+		{"the owner steers hers", "CancelRun", on(owner, 0), codes.OK},
+		{"a viewer does not", "CancelRun", on("bob", RoleViewer), codes.PermissionDenied},
+		{"a viewer does not approve", "SubmitApproval", on("bob", RoleViewer), codes.PermissionDenied},
+		{"who may not see a run is not told of it", "CancelRun", on("dave", RoleApprover), codes.NotFound},
+		{"roles on another agent are none", "CancelRun", elsewhere, codes.NotFound},
+		{"not even to see it", "GetRun", elsewhere, codes.NotFound},
+		{"the owner reads the history", "ListHistory", on(owner, 0), codes.OK},
+		{"an admin reads any", "ListHistory", on("root", RoleAdmin), codes.OK},
+		{"an operator reads none", "ListHistory", on("carol", RoleOperator), codes.NotFound},
+		{"a token reads artifacts of its run", "ReadArtifact", Principal{TokenRun: "run-1", Credential: true}, codes.OK},
 		{"a token knows no other run", "ReadArtifact", Principal{TokenRun: "run-2", Credential: true}, codes.NotFound},
-		{"a token cancels nothing", "CancelRun", Principal{TokenRun: run, Credential: true}, codes.NotFound},
+		{"a token cancels nothing", "CancelRun", Principal{TokenRun: "run-1", Credential: true}, codes.NotFound},
 		{"no name owns nothing", "CancelRun", Principal{}, codes.NotFound},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -200,19 +211,23 @@ func TestCheckRun(t *testing.T) {
 			if !ok {
 				t.Fatalf("no method %s", tt.method)
 			}
-			err := rule.checkRun(tt.caller, run, owner)
+			err := rule.checkRun(tt.caller, run)
 			if got := status.Code(statusError(t.Context(), err)); got != tt.want {
 				t.Errorf("%v, want %v", err, tt.want)
 			}
+			if tt.want == codes.NotFound && err.Error() != runNotFound("run-1").Error() {
+				t.Errorf("%q tells that the run exists", err)
+			}
 		})
 	}
-	if err := accessTable[runnerdv1.RunService_CancelRun_FullMethodName].checkRun(Principal{}, run, ""); err == nil {
+	if err := accessTable[runnerdv1.RunService_CancelRun_FullMethodName].checkRun(Principal{}, new(runnerdv1.Run)); err == nil {
 		t.Error("a principal without a name owns a run without an owner")
 	}
 }
 
 func TestSeesRaw(t *testing.T) {
 	t.Parallel()
+	admin := map[string]Rights{"coder": {Roles: RoleAdmin}}
 	for _, tt := range []struct {
 		caller Principal
 		owner  string
@@ -221,26 +236,53 @@ func TestSeesRaw(t *testing.T) {
 		{Principal{Name: "a", Credential: true}, "a", true},
 		{Principal{Name: "a"}, "a", false}, // only taken for somebody
 		{Principal{Name: "a", Credential: true}, "b", false},
-		{Principal{Name: "a", Roles: RoleAdmin, Credential: true}, "b", true},
-		{Principal{Name: "a", Roles: RoleAdmin}, "b", false},
+		{Principal{Name: "a", Agents: admin, Credential: true}, "b", true},
+		{Principal{Name: "a", Agents: map[string]Rights{"other": {Roles: RoleAdmin}}, Credential: true}, "b", false},
+		{Principal{Name: "a", Everywhere: Rights{Roles: RoleAdmin}, Credential: true}, "b", true},
+		{Principal{Name: "a", Agents: admin}, "b", false},
 		{Principal{TokenRun: "r", Credential: true}, "", false},
 	} {
-		if got := tt.caller.seesRaw(tt.owner); got != tt.want {
+		if got := tt.caller.seesRaw(&runnerdv1.Run{Agent: "coder", Owner: tt.owner}); got != tt.want {
 			t.Errorf("%+v sees raw of %q: %v", tt.caller, tt.owner, got)
 		}
+	}
+}
+
+func TestRights(t *testing.T) {
+	t.Parallel()
+	p := Principal{
+		Everywhere: Rights{Roles: RoleViewer, View: ViewTypes},
+		Agents: map[string]Rights{
+			"coder":   {Roles: RoleViewer | RoleOperator, View: ViewOutline},
+			"deploy":  {Roles: RoleApprover, View: ViewRedacted}, // says nothing about what a viewer sees
+			"private": {},
+		},
+	}
+	for agent, want := range map[string]Rights{
+		"coder":   {RoleViewer | RoleOperator, ViewOutline},
+		"deploy":  {RoleViewer | RoleApprover, ViewTypes},
+		"private": {RoleViewer, ViewTypes},
+		"unknown": {RoleViewer, ViewTypes},
+	} {
+		if got := p.On(agent); got != want {
+			t.Errorf("on %s: %+v, want %+v", agent, got, want)
+		}
+		if p.View(agent) != want.View {
+			t.Errorf("on %s: view %d, want %d", agent, p.View(agent), want.View)
+		}
+	}
+	if !p.HasAnywhere(RoleApprover) || p.HasAnywhere(RoleAdmin) {
+		t.Error("roles on some agent are not told")
 	}
 }
 
 func TestPrincipalOfNobody(t *testing.T) {
 	t.Parallel()
 	p := PrincipalFrom(t.Context())
-	if p.Name != "" || p.Roles != 0 || p.Credential || p.TokenRun != "" {
+	if p.Name != "" || p.HasAnywhere(RoleAll) || p.Credential || p.TokenRun != "" {
 		t.Errorf("nobody is %+v", p)
 	}
-	if (LocalAuth{}).ApproverToken != "" {
-		t.Fatal("there is a token")
-	}
-	if _, err := (LocalAuth{}).Authenticate(loopback, "", true); err == nil {
+	if _, err := (LocalAuth{}).Authenticate(t.Context(), Caller{From: loopback, HasBearer: true}); err == nil {
 		t.Error("the empty bearer is the owner of a daemon without a token")
 	}
 }

@@ -23,19 +23,22 @@ type auditService struct {
 	verifying gauge
 }
 
-// known is RUN_NOT_FOUND unless the run is empty, which means all of them, or is there.
-func (s *auditService) known(ctx context.Context, run string) error {
+// allowed says whether the caller may call the method on a run, or on all of them if it is empty.
+func (s *auditService) allowed(ctx context.Context, method, run string) error {
 	if run == "" {
-		return nil
+		return accessTable[method].checkAll(PrincipalFrom(ctx))
 	}
-	_, err := s.runner.Row(ctx, run)
-	return err
+	row, err := s.runner.Row(ctx, run)
+	if err != nil {
+		return err
+	}
+	return accessTable[method].checkRun(PrincipalFrom(ctx), row.GetRun())
 }
 
 // VerifyAudit implements AuditService.
 func (s *auditService) VerifyAudit(req *runnerdv1.VerifyAuditRequest, stream grpc.ServerStreamingServer[runnerdv1.VerifyAuditResponse]) error {
 	ctx := stream.Context()
-	if err := s.known(ctx, req.GetRunId()); err != nil {
+	if err := s.allowed(ctx, runnerdv1.AuditService_VerifyAudit_FullMethodName, req.GetRunId()); err != nil {
 		return err
 	}
 	if err := s.verifying.enter(); err != nil {
@@ -67,7 +70,7 @@ type exportLine struct {
 // ExportAudit implements AuditService.
 func (s *auditService) ExportAudit(req *runnerdv1.ExportAuditRequest, stream grpc.ServerStreamingServer[runnerdv1.ExportAuditResponse]) error {
 	ctx := stream.Context()
-	if err := s.known(ctx, req.GetRunId()); err != nil {
+	if err := s.allowed(ctx, runnerdv1.AuditService_ExportAudit_FullMethodName, req.GetRunId()); err != nil {
 		return err
 	}
 	var lines []byte
@@ -124,8 +127,11 @@ func exported(rec *auditstore.Record, private bool) ([]byte, error) {
 
 // GetHead implements AuditService.
 func (s *auditService) GetHead(ctx context.Context, req *runnerdv1.GetHeadRequest) (*runnerdv1.GetHeadResponse, error) {
-	if err := s.known(ctx, req.GetRunId()); err != nil {
-		return nil, err
+	// The head of the whole log tells nothing of any run.
+	if req.GetRunId() != "" {
+		if err := s.allowed(ctx, runnerdv1.AuditService_GetHead_FullMethodName, req.GetRunId()); err != nil {
+			return nil, err
+		}
 	}
 	position, err := s.runner.cfg.Log.Head(ctx)
 	if err != nil {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"crypto/x509"
 	"net"
 	"strings"
 
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
@@ -30,18 +32,71 @@ const (
 // Has reports whether the set has any of the wanted roles.
 func (r Role) Has(wanted Role) bool { return r&wanted != 0 }
 
+// View is how much of events and runs a viewer sees. The greater is the wider.
+type View uint8
+
+// The views. The owner of a run and admins see more than any of them.
+const (
+	ViewTypes    View = iota // what happened when
+	ViewOutline              // no text, arguments or results
+	ViewRedacted             // everything but secrets
+)
+
+// Rights are what a principal may do on an agent and its runs.
+type Rights struct {
+	// Roles are what it may do.
+	Roles Role
+	// View is how much it sees where Roles has RoleViewer.
+	View View
+}
+
+// And returns the rights of who has both: all roles, and the wider view of those that a viewer has.
+func (r Rights) And(other Rights) Rights {
+	view := ViewTypes
+	for _, one := range []Rights{r, other} {
+		if one.Roles.Has(RoleViewer) {
+			view = max(view, one.View)
+		}
+	}
+	return Rights{Roles: r.Roles | other.Roles, View: view}
+}
+
 // Principal is who makes a call. It comes from the transport and never from a request.
 type Principal struct {
 	// Name stands in events. It is empty for a run token.
 	Name string
-	// Roles are what it may do.
-	Roles Role
+	// Everywhere are its rights on all agents, those that are not configured any more included.
+	Everywhere Rights
+	// Agents are its rights on single agents, besides those. It is not changed.
+	Agents map[string]Rights
 	// Credential says that the caller has shown who it is and was not only taken for somebody by where it calls from.
 	Credential bool
 	// TokenRun is the run whose token the caller has; empty: it has none. A run token reads the artifacts of that run
 	// and does nothing else, whatever other credential comes with it.
 	TokenRun string
 }
+
+// On returns the rights of a principal on an agent and its runs.
+func (p Principal) On(agent string) Rights { return p.Everywhere.And(p.Agents[agent]) }
+
+// Has reports whether a principal has any of the wanted roles on an agent.
+func (p Principal) Has(agent string, wanted Role) bool { return p.On(agent).Roles.Has(wanted) }
+
+// HasAnywhere reports whether a principal has any of the wanted roles on some agent.
+func (p Principal) HasAnywhere(wanted Role) bool {
+	if p.Everywhere.Roles.Has(wanted) {
+		return true
+	}
+	for _, rights := range p.Agents {
+		if rights.Roles.Has(wanted) {
+			return true
+		}
+	}
+	return false
+}
+
+// View returns how much a principal sees of an agent and its runs as a viewer.
+func (p Principal) View(agent string) View { return p.On(agent).View }
 
 // The principals that exist without configuration of identities.
 const (
@@ -64,11 +119,34 @@ func PrincipalFrom(ctx context.Context) Principal {
 	return p
 }
 
-// An Authenticator tells who calls from what the transport knows. Bearer is the token of the authorization header;
-// present says whether there was such a header. From is nil for a call that came through a proxy. An error is what the
-// caller is told.
+// Caller is what the transport knows of who makes a call.
+type Caller struct {
+	// From is where the call comes from; nil: that is not known, because it came through a proxy.
+	From net.Addr
+	// HasBearer says whether there was an authorization header, Bearer is its token.
+	HasBearer bool
+	Bearer    string
+	// Certificate is that of the client, verified by the transport; nil: it showed none.
+	Certificate *x509.Certificate
+}
+
+// Local reports whether a call is made on this machine: from a loopback address or over a socket in the file system.
+func (c Caller) Local() bool {
+	switch a := c.From.(type) {
+	case *net.TCPAddr:
+		return a.IP.IsLoopback()
+	case *net.UnixAddr:
+		return true
+	default:
+		return false
+	}
+}
+
+// An Authenticator tells who makes a call. Its error is what the caller is told: an [*Error], whose reason says whether
+// the credential is missing or wrong (CREDENTIAL_REQUIRED) or cannot be checked now (UNAVAILABLE). A principal without
+// roles is no error: it is refused where roles are needed.
 type Authenticator interface {
-	Authenticate(from net.Addr, bearer string, present bool) (Principal, error)
+	Authenticate(ctx context.Context, caller Caller) (Principal, error)
 }
 
 // LocalAuth is the authentication of a daemon without configured identities: who calls from this machine without a
@@ -80,30 +158,33 @@ type LocalAuth struct {
 }
 
 // Authenticate implements [Authenticator].
-func (a LocalAuth) Authenticate(from net.Addr, bearer string, present bool) (Principal, error) {
-	if !present {
-		if !isLocal(from) {
+func (a LocalAuth) Authenticate(_ context.Context, caller Caller) (Principal, error) {
+	if !caller.HasBearer {
+		if !caller.Local() {
 			return Principal{}, credentialRequired("a credential is required")
 		}
-		return Principal{Name: PrincipalAnonymous, Roles: RoleOperator | RoleViewer}, nil
+		return Anonymous(), nil
 	}
-	got, want := sha256.Sum256([]byte(bearer)), sha256.Sum256([]byte(a.ApproverToken))
-	if subtle.ConstantTimeCompare(got[:], want[:]) != 1 || a.ApproverToken == "" {
+	if !a.IsOwner(caller.Bearer) {
 		return Principal{}, credentialRequired("the credential is not valid")
 	}
-	return Principal{Name: PrincipalOwner, Roles: RoleAll, Credential: true}, nil
+	return Owner(), nil
 }
 
-// isLocal reports whether an address is on this machine: a loopback address or a socket in the file system.
-func isLocal(addr net.Addr) bool {
-	switch a := addr.(type) {
-	case *net.TCPAddr:
-		return a.IP.IsLoopback()
-	case *net.UnixAddr:
-		return true
-	default:
-		return false
-	}
+// IsOwner reports whether a token is the approver token.
+func (a LocalAuth) IsOwner(bearer string) bool {
+	got, want := sha256.Sum256([]byte(bearer)), sha256.Sum256([]byte(a.ApproverToken))
+	return subtle.ConstantTimeCompare(got[:], want[:]) == 1 && a.ApproverToken != ""
+}
+
+// Anonymous is who calls from this machine without a credential, where that is allowed: a viewer and operator.
+func Anonymous() Principal {
+	return Principal{Name: PrincipalAnonymous, Everywhere: Rights{Roles: RoleOperator | RoleViewer, View: ViewRedacted}}
+}
+
+// Owner is who has the approver token of the data folder. It has all roles.
+func Owner() Principal {
+	return Principal{Name: PrincipalOwner, Everywhere: Rights{Roles: RoleAll, View: ViewRedacted}, Credential: true}
 }
 
 func credentialRequired(message string) *Error {
@@ -137,6 +218,19 @@ func origin(ctx context.Context, md metadata.MD) net.Addr {
 	return nil
 }
 
+// certificate is the client certificate of the connection of a call, nil if it has none that was verified.
+func certificate(ctx context.Context) *x509.Certificate {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil
+	}
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
+		return nil
+	}
+	return info.State.VerifiedChains[0][0]
+}
+
 // authenticate finds out who makes the call of ctx.
 func (s *Server) authenticate(ctx context.Context) (Principal, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
@@ -147,7 +241,7 @@ func (s *Server) authenticate(ctx context.Context) (Principal, error) {
 		}
 		return Principal{TokenRun: run, Credential: true}, nil
 	}
-	var bearer string
+	caller := Caller{From: origin(ctx, md), Certificate: certificate(ctx)}
 	headers := md.Get(authorizationKey)
 	if len(headers) > 1 {
 		return Principal{}, credentialRequired("more than one authorization header")
@@ -157,7 +251,7 @@ func (s *Server) authenticate(ctx context.Context) (Principal, error) {
 		if !found || !strings.EqualFold(scheme, "bearer") || token == "" {
 			return Principal{}, credentialRequired("the authorization header is not \"Bearer <token>\"")
 		}
-		bearer = token
+		caller.HasBearer, caller.Bearer = true, token
 	}
-	return s.cfg.Auth.Authenticate(origin(ctx, md), bearer, len(headers) == 1)
+	return s.cfg.Auth.Authenticate(ctx, caller)
 }

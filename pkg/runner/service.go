@@ -27,7 +27,7 @@ func (s *runService) row(ctx context.Context, method, run string) (*storagev1.Ro
 	if err != nil {
 		return nil, err
 	}
-	if err := accessTable[method].checkRun(PrincipalFrom(ctx), run, row.GetRun().GetOwner()); err != nil {
+	if err := accessTable[method].checkRun(PrincipalFrom(ctx), row.GetRun()); err != nil {
 		return nil, err
 	}
 	return row, nil
@@ -35,7 +35,7 @@ func (s *runService) row(ctx context.Context, method, run string) (*storagev1.Ro
 
 // view is what the caller may see of a run.
 func view(ctx context.Context, run *runnerdv1.Run) *runnerdv1.Run {
-	if PrincipalFrom(ctx).seesRaw(run.GetOwner()) {
+	if PrincipalFrom(ctx).seesRaw(run) {
 		return run
 	}
 	return runstate.RedactRun(run)
@@ -74,6 +74,9 @@ func (s *runService) withTask(ctx context.Context, run *runnerdv1.Run) error {
 func (s *runService) StartRun(ctx context.Context, req *runnerdv1.StartRunRequest) (*runnerdv1.StartRunResponse, error) {
 	if s.server.draining.Err() != nil { // before any watcher hears of it
 		return nil, errDraining()
+	}
+	if err := accessTable[runnerdv1.RunService_StartRun_FullMethodName].checkAgent(PrincipalFrom(ctx), req.GetAgent()); err != nil {
+		return nil, err
 	}
 	if err := validateStart(req); err != nil {
 		return nil, err
@@ -137,7 +140,8 @@ func (s *runService) CancelRun(ctx context.Context, req *runnerdv1.CancelRunRequ
 
 // ResumeRun implements RunService.
 func (s *runService) ResumeRun(ctx context.Context, req *runnerdv1.ResumeRunRequest) (*runnerdv1.ResumeRunResponse, error) {
-	if _, err := s.row(ctx, runnerdv1.RunService_ResumeRun_FullMethodName, req.GetRunId()); err != nil {
+	row, err := s.row(ctx, runnerdv1.RunService_ResumeRun_FullMethodName, req.GetRunId())
+	if err != nil {
 		return nil, err
 	}
 	p := PrincipalFrom(ctx)
@@ -146,7 +150,7 @@ func (s *runService) ResumeRun(ctx context.Context, req *runnerdv1.ResumeRunRequ
 		budget = nil // a budget without fields changes nothing
 	}
 	if budget != nil {
-		if !p.Roles.Has(RoleOperator) {
+		if !p.Has(row.GetRun().GetAgent(), RoleOperator) {
 			return nil, permissionDenied("only operators raise limits")
 		}
 		before, err := s.runner.Snapshot(ctx, req.GetRunId())
@@ -208,6 +212,9 @@ func waitTimeout(ctx context.Context, req *runnerdv1.WaitRunRequest) time.Durati
 
 // ListTools implements RunService.
 func (s *runService) ListTools(ctx context.Context, req *runnerdv1.ListToolsRequest) (*runnerdv1.ListToolsResponse, error) {
+	if err := accessTable[runnerdv1.RunService_ListTools_FullMethodName].checkAgent(PrincipalFrom(ctx), req.GetAgent()); err != nil {
+		return nil, err
+	}
 	catalogue, findings, err := s.runner.ListTools(ctx, req.GetAgent())
 	if err != nil {
 		return nil, err

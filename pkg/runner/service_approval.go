@@ -112,9 +112,9 @@ func openApproval(run *runnerdv1.Run, id uint64) *runnerdv1.Approval {
 
 // ListApprovals implements RunService.
 func (s *runService) ListApprovals(ctx context.Context, req *runnerdv1.ListApprovalsRequest) (*runnerdv1.ListApprovalsResponse, error) {
-	resp := new(runnerdv1.ListApprovalsResponse)
+	p, resp := PrincipalFrom(ctx), new(runnerdv1.ListApprovalsResponse)
 	take := func(stored auditstore.Row, run *runnerdv1.Run) (bool, error) {
-		if req.GetRunId() != "" && run.GetRunId() != req.GetRunId() {
+		if !p.Has(run.GetAgent(), RoleApprover) || req.GetRunId() != "" && run.GetRunId() != req.GetRunId() {
 			return false, nil
 		}
 		approval := openApproval(run, approvalOfKey(stored.Key))

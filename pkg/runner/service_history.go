@@ -105,7 +105,7 @@ func (s *runService) ListCheckpoints(ctx context.Context, req *runnerdv1.ListChe
 		found = found[:size]
 		resp.NextPageToken = s.pages.make(req, binary.BigEndian.AppendUint32(nil, found[size-1].GetIteration()))
 	}
-	raw := PrincipalFrom(ctx).seesRaw(row.GetRun().GetOwner())
+	raw := PrincipalFrom(ctx).seesRaw(row.GetRun())
 	for _, checkpoint := range found {
 		if !raw {
 			checkpoint = runstate.RedactMessage(checkpoint)

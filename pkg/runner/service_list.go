@@ -20,9 +20,9 @@ func (s *runService) ListRuns(ctx context.Context, req *runnerdv1.ListRunsReques
 	if req.GetAgent() != "" {
 		prefix = prefixAgent + req.GetAgent() + "/"
 	}
-	resp := new(runnerdv1.ListRunsResponse)
+	p, resp := PrincipalFrom(ctx), new(runnerdv1.ListRunsResponse)
 	next, err := s.page(ctx, req, prefix, req.GetPageToken(), pageLimit(req.GetPageSize()), func(_ auditstore.Row, run *runnerdv1.Run) (bool, error) {
-		if !matches(req, run) {
+		if !p.Has(run.GetAgent(), RoleViewer) || !matches(req, run) {
 			return false, nil
 		}
 		resp.Runs = append(resp.Runs, run)

@@ -30,7 +30,7 @@ func (s *runService) StreamEvents(req *runnerdv1.StreamEventsRequest, stream grp
 	out := newEventSender(ctx, stream, raw)
 	defer out.close()
 	out.resume = req.GetAfterCursor()
-	err = s.runner.Watch(ctx, WatchOptions{
+	opt := WatchOptions{
 		Run:           req.GetRunId(),
 		AfterSequence: req.AfterSequence,
 		AfterCursor:   req.GetAfterCursor(),
@@ -38,7 +38,11 @@ func (s *runService) StreamEvents(req *runnerdv1.StreamEventsRequest, stream grp
 		Follow:        req.GetFollow(),
 		Signals:       req.GetIncludeSignals(),
 		Raw:           req.GetIncludeRaw(),
-	}, out.send)
+	}
+	if p := PrincipalFrom(ctx); req.GetAll() && !p.Everywhere.Roles.Has(RoleViewer) {
+		opt.Sees = s.seen(p)
+	}
+	err = s.runner.Watch(ctx, opt, out.send)
 	return out.ended(endedBy(ctx, err))
 }
 
@@ -82,15 +86,15 @@ func validateStream(req *runnerdv1.StreamEventsRequest) error {
 
 // mayWatch says whether the caller may watch what it asks for, and whether it sees what redaction takes from others.
 func (s *runService) mayWatch(ctx context.Context, req *runnerdv1.StreamEventsRequest) (raw bool, err error) {
-	p, owner := PrincipalFrom(ctx), ""
+	p, run := PrincipalFrom(ctx), new(runnerdv1.Run)
 	if !req.GetAll() {
 		row, err := s.row(ctx, runnerdv1.RunService_StreamEvents_FullMethodName, req.GetRunId())
 		if err != nil {
 			return false, err
 		}
-		owner = row.GetRun().GetOwner()
+		run = row.GetRun()
 	}
-	raw = p.seesRaw(owner)
+	raw = p.seesRaw(run)
 	switch {
 	case !req.GetIncludeRaw() || raw:
 		return raw, nil

@@ -25,6 +25,9 @@ type WatchOptions struct {
 	Follow        bool     // stay at the head and send what comes
 	Signals       bool     // also signals; of a run only
 	Raw           bool     // events with their private part
+
+	// Sees says of which runs events are sent in the scope of all runs; nil: of all.
+	Sees func(ctx context.Context, run string) (bool, error)
 }
 
 // WatchItem is one event or one signal.
@@ -118,6 +121,13 @@ func (w *watch) page(ctx context.Context) (more bool, err error) {
 		w.ended = w.scope.Run != "" && (kind == "run_completed" || kind == "run_failed")
 		if !w.wants(kind) {
 			continue
+		}
+		if w.opt.Sees != nil {
+			if sees, err := w.opt.Sees(ctx, rec.Run); err != nil {
+				return false, err
+			} else if !sees {
+				continue
+			}
 		}
 		item := WatchItem{
 			Run: rec.Run, Sequence: rec.Sequence, Type: kind, Event: rec.Wire,
