@@ -72,7 +72,7 @@ func TestLoadReadsEveryField(t *testing.T) {
 		Approval: &runnerdv1.ApprovalSettings{
 			Mode: runnerdv1.ApprovalMode_APPROVAL_MODE_PAUSE, Timeout: durationpb.New(10 * time.Minute),
 		},
-		Policy:      []*runnerdv1.PolicyLayer{{Name: "agent", ApprovalFor: []string{"git_push*", "tool:deploy_*"}}},
+		Policy:           []*runnerdv1.PolicyLayer{{Name: "agent", ApprovalFor: []string{"git_push*", "tool:deploy_*"}}},
 		OnDenial:         runnerdv1.OnRefusal_ON_REFUSAL_FAIL,
 		OnBlock:          runnerdv1.OnRefusal_ON_REFUSAL_FAIL,
 		OnQuestion:       runnerdv1.OnQuestion_ON_QUESTION_BLOCK,

@@ -137,8 +137,8 @@ func testAgent() *Agent {
 			Budget: &runnerdv1.Budget{
 				MaxIterations: new(uint32(200)), MaxToolCalls: new(uint32(1000)), MaxConsecutiveFailures: new(uint32(5)),
 			},
-			Approval:    &runnerdv1.ApprovalSettings{Mode: runnerdv1.ApprovalMode_APPROVAL_MODE_WAIT, Timeout: durationpb.New(time.Hour)},
-			Policy: []*runnerdv1.PolicyLayer{{Name: "agent", ApprovalFor: []string{"ask"}}}, DecideTimeout: durationpb.New(4 * time.Minute),
+			Approval: &runnerdv1.ApprovalSettings{Mode: runnerdv1.ApprovalMode_APPROVAL_MODE_WAIT, Timeout: durationpb.New(time.Hour)},
+			Policy:   []*runnerdv1.PolicyLayer{{Name: "agent", ApprovalFor: []string{"ask"}}}, DecideTimeout: durationpb.New(4 * time.Minute),
 			DecidePatience: durationpb.New(time.Minute), MaxParallelTools: 4, MaxResultBytes: 16 << 20,
 		},
 		Hosts:       []HostConfig{{Name: "hands"}},

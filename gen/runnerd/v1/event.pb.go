@@ -37,6 +37,8 @@ const (
 	ResumeCause_RESUME_CAUSE_INPUT ResumeCause = 3
 	// CancelRun.
 	ResumeCause_RESUME_CAUSE_CANCEL ResumeCause = 4
+	// RevokeGrant; the leg only records that.
+	ResumeCause_RESUME_CAUSE_REVOKE ResumeCause = 5
 )
 
 // Enum value maps for ResumeCause.
@@ -47,6 +49,7 @@ var (
 		2: "RESUME_CAUSE_APPROVAL",
 		3: "RESUME_CAUSE_INPUT",
 		4: "RESUME_CAUSE_CANCEL",
+		5: "RESUME_CAUSE_REVOKE",
 	}
 	ResumeCause_value = map[string]int32{
 		"RESUME_CAUSE_UNSPECIFIED": 0,
@@ -54,6 +57,7 @@ var (
 		"RESUME_CAUSE_APPROVAL":    2,
 		"RESUME_CAUSE_INPUT":       3,
 		"RESUME_CAUSE_CANCEL":      4,
+		"RESUME_CAUSE_REVOKE":      5,
 	}
 )
 
@@ -4477,13 +4481,14 @@ const file_runnerd_v1_event_proto_rawDesc = "" +
 	"\x11question_sequence\x18\x04 \x01(\x04R\x10questionSequence\"[\n" +
 	"\x0fCancelRequested\x12*\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x16.runnerd.v1.CancelModeR\x04mode\x12\x1c\n" +
-	"\x06reason\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x02R\x06reason*\x90\x01\n" +
+	"\x06reason\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x02R\x06reason*\xa9\x01\n" +
 	"\vResumeCause\x12\x1c\n" +
 	"\x18RESUME_CAUSE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13RESUME_CAUSE_RESUME\x10\x01\x12\x19\n" +
 	"\x15RESUME_CAUSE_APPROVAL\x10\x02\x12\x16\n" +
 	"\x12RESUME_CAUSE_INPUT\x10\x03\x12\x17\n" +
-	"\x13RESUME_CAUSE_CANCEL\x10\x04*|\n" +
+	"\x13RESUME_CAUSE_CANCEL\x10\x04\x12\x17\n" +
+	"\x13RESUME_CAUSE_REVOKE\x10\x05*|\n" +
 	"\fDecisionKind\x12\x1d\n" +
 	"\x19DECISION_KIND_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14DECISION_KIND_ANSWER\x10\x01\x12\x17\n" +

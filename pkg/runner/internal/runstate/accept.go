@@ -35,6 +35,8 @@ func (t *advance) accept(f Fact) Reply {
 		t.lookupFailed(f)
 	case Vote:
 		return t.vote(f)
+	case Revoke:
+		return t.revoke(f)
 	case Input:
 		return t.input(f)
 	case Cancel:

@@ -67,6 +67,7 @@ var (
 	errCallState  = fmt.Errorf("the call is not in a state for it")
 	errPhase      = fmt.Errorf("the run is not in a state for it")
 	errDigest     = fmt.Errorf("the digest is not the one approved")
+	errNoGrant    = fmt.Errorf("no such grant holds")
 )
 
 func (st *State) control(ev *runnerdv1.Event, now time.Time) error {
@@ -145,6 +146,8 @@ func (st *State) control(ev *runnerdv1.Event, now time.Time) error {
 		}
 	case *runnerdv1.Event_CancelRequested:
 		c.Cancel = cancelRequest{p.CancelRequested.GetMode(), now}
+	case *runnerdv1.Event_GrantRevoked:
+		return st.revoked(p.GrantRevoked)
 	default:
 		return st.callEvent(ev, now)
 	}
@@ -218,14 +221,7 @@ func (st *State) callEvent(ev *runnerdv1.Event, now time.Time) error {
 		c.Status = callPending
 		c.ask(ev.GetSequence(), now, p.ToolCallPendingApproval.GetApprovalDigest(), p.ToolCallPendingApproval.GetExpiresAt())
 	case *runnerdv1.Event_ToolCallApproved:
-		r := p.ToolCallApproved.GetResolution()
-		if c.Status != callPending || r.GetApprovalId() != c.Approval {
-			return errCallState
-		}
-		if r.GetApprovalDigest() != c.ApprovalDigest {
-			return errDigest
-		}
-		c.Status, c.ClosedVia = callApproved, r.GetVia()
+		return st.approved(c, p.ToolCallApproved, ev)
 	case *runnerdv1.Event_ToolCallStarted:
 		return st.started(c, p.ToolCallStarted, now)
 	case *runnerdv1.Event_ToolCallRetried:
@@ -283,7 +279,8 @@ func (c *call) requested(r *runnerdv1.ToolCallRequested, sequence uint64) error 
 		ID: r.GetCallId(), ToolName: r.GetToolName(), Host: r.GetHost(), Tool: r.GetTool(),
 		arguments: effectiveArguments(r), ArgumentsHash: r.GetArgumentsHash(), ArgumentDigest: r.GetArgumentDigest(),
 		SchemaDigest: r.GetSchemaDigest(),
-		Verdict:      r.GetVerdict(), Gate: r.GetGate(), Rule: r.GetRule(), Tier: r.GetTier(), Recovery: r.GetRecovery(),
+		Verdict:      r.GetVerdict(), Gate: r.GetGate(), Rule: r.GetRule(), Layer: r.GetLayer(),
+		Tier: r.GetTier(), RateLimit: r.GetRateLimit(), Recovery: r.GetRecovery(),
 		Annotations: r.GetAnnotations(), RequestedSeq: sequence, Status: callRequested,
 	}
 	return nil

@@ -3,6 +3,8 @@ package runstate
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -10,28 +12,50 @@ import (
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 )
 
-// ask opens the approvals of all calls that must be asked, or denies them where nobody is there to be asked.
+// ask opens the approvals of all calls that must be asked, but for those that auto mode or a grant covers, or denies
+// them where nobody is there to be asked.
 func (t *advance) ask() bool {
 	before := len(t.events)
 	for _, c := range t.st.ctl.Calls {
-		if c.Status != callRequested || c.Verdict != runnerdv1.Verdict_VERDICT_ASK {
-			continue
-		}
-		if t.st.env.Spec.GetApproval().GetMode() == runnerdv1.ApprovalMode_APPROVAL_MODE_DENY {
+		asked := c.Status == callRequested && c.Verdict == runnerdv1.Verdict_VERDICT_ASK
+		switch {
+		case !asked && c.Status != callPending:
+		case t.letPass(c) || !asked:
+		case t.st.env.Spec.GetApproval().GetMode() == runnerdv1.ApprovalMode_APPROVAL_MODE_DENY:
 			t.deny(c, "", runnerdv1.CallReason_CALL_REASON_NO_APPROVER, runnerdv1.Via_VIA_AUTO, "")
-			continue
+		default:
+			expires := t.approvalExpiry()
+			t.emit(&runnerdv1.Event{Payload: &runnerdv1.Event_ToolCallPendingApproval{
+				ToolCallPendingApproval: &runnerdv1.ToolCallPendingApproval{
+					CallId: c.ID, Host: c.Host, Tool: c.Tool, ArgumentDigest: c.ArgumentDigest,
+					ApprovalDigest: t.st.approvalDigest(c, runnerdv1.ApprovalKind_APPROVAL_KIND_TOOL_CALL, expires),
+					Gate:           c.Gate, Rule: c.Rule, Layer: c.Layer, Tier: c.Tier, Annotations: c.Annotations,
+					ExpiresAt: timestamp(expires), RequestedSequence: c.RequestedSeq,
+				},
+			}})
 		}
-		expires := t.approvalExpiry()
-		t.emit(&runnerdv1.Event{Payload: &runnerdv1.Event_ToolCallPendingApproval{
-			ToolCallPendingApproval: &runnerdv1.ToolCallPendingApproval{
-				CallId: c.ID, Host: c.Host, Tool: c.Tool, ArgumentDigest: c.ArgumentDigest,
-				ApprovalDigest: t.st.approvalDigest(c, runnerdv1.ApprovalKind_APPROVAL_KIND_TOOL_CALL, expires),
-				Gate:           c.Gate, Rule: c.Rule, Annotations: c.Annotations, ExpiresAt: timestamp(expires),
-				RequestedSequence: c.RequestedSeq,
-			},
-		}})
 	}
 	return len(t.events) > before
+}
+
+// letPass approves a call that auto mode or a grant covers, and reports whether one does.
+func (t *advance) letPass(c *call) bool {
+	via, approved := runnerdv1.Via_VIA_AUTO, &runnerdv1.ToolCallApproved{CallId: c.ID}
+	if !t.st.autoCovers(c) {
+		g := t.st.coveredBy(c)
+		if g == nil {
+			return false
+		}
+		via, approved.GrantId, approved.ApprovedBy = runnerdv1.Via_VIA_GRANT, g.ID, g.By
+	}
+	approved.ArgumentDigest, approved.ArgumentsHash = c.ArgumentDigest, c.ArgumentsHash
+	approved.ApprovalDigest = t.st.approvalDigest(c, runnerdv1.ApprovalKind_APPROVAL_KIND_TOOL_CALL, c.ApprovalExpires)
+	approved.Resolution = &runnerdv1.Resolution{
+		ApprovalId: c.Approval, Via: via, Verdict: runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_APPROVE,
+		ApprovalDigest: approved.GetApprovalDigest(),
+	}
+	t.emit(&runnerdv1.Event{Payload: &runnerdv1.Event_ToolCallApproved{ToolCallApproved: approved}})
+	return true
 }
 
 // approvalExpiry is when an approval that is opened now is denied via TIMEOUT; zero: never.
@@ -121,21 +145,114 @@ func (t *advance) vote(f Vote) Reply {
 	if c == nil {
 		return Reply{Err: ErrNotOpen}
 	}
-	doubt := c.Status == callDoubt
-	if f.Verdict == runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_SETTLE && (!doubt || f.Result == nil) {
-		return refuse(runnerdv1.ErrorReason_ERROR_REASON_VERDICT_NOT_POSSIBLE,
-			"SETTLE is possible only for a call in doubt, with the result that was found to be true")
+	if refused := t.st.votable(c, f); refused != nil {
+		return Reply{Err: refused}
 	}
-	if f.Digest != c.ApprovalDigest {
-		return refuse(runnerdv1.ErrorReason_ERROR_REASON_DIGEST_MISMATCH,
-			"approval_digest is not that of approval %d; look at what will run and answer that", f.ApprovalID)
+	var edited *edited
+	if f.Edited != nil {
+		var refused *Refusal
+		if edited, refused = t.st.edit(c, f); refused != nil {
+			return Reply{Err: refused}
+		}
+	}
+	if refused := t.st.grantable(c, f, edited); refused != nil {
+		return Reply{Err: refused}
 	}
 	t.reopen(f.Principal, runnerdv1.ResumeCause_RESUME_CAUSE_APPROVAL)
-	return Reply{Sequence: t.voted(c, f, doubt)}
+	return Reply{Sequence: t.voted(c, f, edited)}
 }
 
-func (t *advance) voted(c *call, f Vote, doubt bool) uint64 {
+// votable says why a verdict on an open approval of a call is refused; nil: it is not.
+func (st *State) votable(c *call, f Vote) *Refusal {
+	doubt := c.Status == callDoubt
+	approve := f.Verdict == runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_APPROVE
+	notPossible := func(why string) *Refusal {
+		return &Refusal{Reason: runnerdv1.ErrorReason_ERROR_REASON_VERDICT_NOT_POSSIBLE, Message: why}
+	}
+	switch {
+	case f.Verdict == runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_SETTLE && (!doubt || f.Result == nil):
+		return notPossible("SETTLE is possible only for a call in doubt, with the result that was found to be true")
+	case f.Edited != nil && (doubt || !approve):
+		return notPossible("arguments can be edited only when a call is approved that has not run")
+	case f.Digest != c.ApprovalDigest:
+		return &Refusal{
+			Reason:  runnerdv1.ErrorReason_ERROR_REASON_DIGEST_MISMATCH,
+			Message: fmt.Sprintf("approval_digest is not that of approval %d; look at what will run and answer that", f.ApprovalID),
+		}
+	case approve && f.Found.Changed:
+		return &Refusal{
+			Reason:  runnerdv1.ErrorReason_ERROR_REASON_TOOL_CHANGED,
+			Message: "the host has changed the tool since the run began, so what was asked cannot run any more; deny it",
+		}
+	}
+	return nil
+}
+
+// edited is what an approver lets run instead of what the model wrote.
+type edited struct {
+	arguments Arguments
+	ref       *runnerdv1.ArtifactRef
+	hash      string
+	digest    string
+}
+
+// edit passes edited arguments through the checks and gates of the call. That a person must be asked is no objection:
+// one was.
+func (st *State) edit(c *call, f Vote) (*edited, *Refusal) {
+	tool := st.env.Catalogue.find(c.Host, c.Tool)
+	if tool == nil {
+		return nil, &Refusal{Reason: runnerdv1.ErrorReason_ERROR_REASON_TOOL_CHANGED, Message: "the tool is not offered any more"}
+	}
+	v := st.judge(&runnerdv1.ToolCall{Name: tool.GetOfferedName(), ArgumentsJson: f.Edited.Text}, f.Found)
+	if v.verdict == block || v.verdict == runnerdv1.Verdict_VERDICT_FAILED {
+		return nil, &Refusal{
+			Reason:  runnerdv1.ErrorReason_ERROR_REASON_EDIT_REFUSED,
+			Message: fmt.Sprintf("%s, %s: %s", v.gate, v.rule, v.message),
+		}
+	}
+	return &edited{
+		arguments: v.arguments, ref: f.Edited.Ref,
+		hash:   st.env.Key.Digest(domainExact, []byte(v.arguments.Text)),
+		digest: st.env.Key.Digest(domainArguments, v.arguments.Canonical),
+	}, nil
+}
+
+func (e *edited) part() Part {
+	if e.ref != nil {
+		return Part{Ref: e.ref}
+	}
+	return Part{Text: e.arguments.Text}
+}
+
+// as is the call with the arguments that will run.
+func (e *edited) as(c *call) *call {
+	if e == nil {
+		return c
+	}
+	with := *c
+	with.arguments, with.ArgumentsHash, with.ArgumentDigest = e.part(), e.hash, e.digest
+	return &with
+}
+
+// grantable says why a grant cannot be given with an approval; nil: it can, or none is wanted.
+func (st *State) grantable(c *call, f Vote, e *edited) *Refusal {
+	if f.Grant == runnerdv1.GrantScope_GRANT_SCOPE_UNSPECIFIED {
+		return nil
+	}
+	possible, _ := st.possibleGrants(e.as(c))
+	if f.Verdict == runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_APPROVE && slices.Contains(possible, f.Grant) {
+		return nil
+	}
+	return &Refusal{
+		Reason: runnerdv1.ErrorReason_ERROR_REASON_GRANT_NOT_POSSIBLE,
+		Message: "this grant cannot be given here: a grant comes with the approval of a call below tier 4, one by program " +
+			"only where a single plain command runs, and a run has at most 256",
+	}
+}
+
+func (t *advance) voted(c *call, f Vote, e *edited) uint64 {
 	const human = runnerdv1.Via_VIA_HUMAN
+	doubt := c.Status == callDoubt
 	switch {
 	case f.Verdict == runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_SETTLE:
 		return t.outcome(c, *f.Result, outcomeOf{
@@ -145,17 +262,79 @@ func (t *advance) voted(c *call, f Vote, doubt bool) uint64 {
 		return t.retry(c, runnerdv1.LostCause_LOST_CAUSE_IN_DOUBT, "an approver wants it to be sent again", f.Principal,
 			c.resolution(human, f.Verdict, f.Reason))
 	case f.Verdict == runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_APPROVE:
-		return t.emit(&runnerdv1.Event{
-			Principal: f.Principal,
-			Payload: &runnerdv1.Event_ToolCallApproved{ToolCallApproved: &runnerdv1.ToolCallApproved{
-				CallId: c.ID, Resolution: c.resolution(human, f.Verdict, f.Reason),
-			}},
-		})
+		return t.approve(c, f, e)
 	case doubt:
 		return t.giveUp(c, f.Principal, human, f.Reason)
 	default:
 		return t.deny(c, f.Principal, runnerdv1.CallReason_CALL_REASON_REJECTED_BY_APPROVER, human, f.Reason)
 	}
+}
+
+// approve records that a person lets a call run, as it was asked or edited.
+func (t *advance) approve(c *call, f Vote, e *edited) uint64 {
+	runs := e.as(c)
+	p := &runnerdv1.ToolCallApproved{
+		CallId: c.ID, Resolution: c.resolution(runnerdv1.Via_VIA_HUMAN, f.Verdict, f.Reason), Grant: t.st.given(runs, f),
+		ApprovedBy: f.Principal, ArgumentDigest: runs.ArgumentDigest, ArgumentsHash: runs.ArgumentsHash,
+		ApprovalDigest: t.st.approvalDigest(runs, runnerdv1.ApprovalKind_APPROVAL_KIND_TOOL_CALL, c.ApprovalExpires),
+	}
+	if e != nil {
+		if p.EditedArgumentsRef = e.ref; e.ref == nil {
+			p.EditedArgumentsJson = &e.arguments.Text
+		}
+	}
+	return t.emit(&runnerdv1.Event{
+		Principal: f.Principal, Payload: &runnerdv1.Event_ToolCallApproved{ToolCallApproved: p},
+	})
+}
+
+// approved folds that a call may run: a person said so about the digest that was asked, or a grant that holds, or auto
+// mode, which open no approval of their own but may close one.
+func (st *State) approved(c *call, p *runnerdv1.ToolCallApproved, ev *runnerdv1.Event) error {
+	r := p.GetResolution()
+	asked := c.Status == callPending || c.Status == callRequested && c.Verdict == runnerdv1.Verdict_VERDICT_ASK
+	if !asked || r.GetApprovalId() != c.Approval {
+		return errCallState
+	}
+	if c.Approval != 0 && r.GetApprovalDigest() != c.ApprovalDigest {
+		return errDigest
+	}
+	switch r.GetVia() {
+	case runnerdv1.Via_VIA_GRANT:
+		g := st.grant(p.GetGrantId())
+		if g == nil {
+			return errNoGrant
+		}
+		g.Uses++
+	case runnerdv1.Via_VIA_AUTO:
+	default:
+		if c.Approval == 0 {
+			return errCallState
+		}
+	}
+	if p.EditedArgumentsJson != nil || p.GetEditedArgumentsRef() != nil {
+		c.arguments, c.Edited = editedArguments(p), true
+		c.ArgumentsHash, c.ArgumentDigest = p.GetArgumentsHash(), p.GetArgumentDigest()
+	}
+	if p.GetArgumentsHash() != c.ArgumentsHash {
+		return errDigest
+	}
+	c.Status, c.ClosedVia, c.GrantID, c.ApprovalDigest = callApproved, r.GetVia(), p.GetGrantId(), p.GetApprovalDigest()
+	if g := p.GetGrant(); g != nil {
+		if len(st.ctl.Grants) >= maxGrants {
+			return errNoGrant
+		}
+		st.ctl.Grants = append(st.ctl.Grants, &grant{
+			ID: ev.GetSequence(), Scope: g.GetScope(), Host: g.GetHost(), Tool: g.GetTool(), Argument: g.GetArgument(),
+			Program: g.GetProgram(), By: g.GetGrantedBy(), At: ev.GetTime().AsTime(),
+		})
+	}
+	return nil
+}
+
+// editedArguments returns what is sent instead of what the model wrote.
+func editedArguments(p *runnerdv1.ToolCallApproved) Part {
+	return Part{Text: p.GetEditedArgumentsJson(), Ref: p.GetEditedArgumentsRef()}
 }
 
 // resolution closes the approval of the call; nil if none is open.

@@ -29,11 +29,15 @@ type Catalogue struct {
 	bytes   []byte
 	digest  [32]byte
 	tools   map[string]*Tool // by offered name
-	names   []string         // in the order offered
-	getCall map[string]bool  // by host
+	own     map[ownName]*Tool
+	names   []string        // in the order offered
+	getCall map[string]bool // by host
 	offered []*runnerdv1.OfferedTool
 	size    int // of the offered tools in a request, in bytes
 }
+
+// ownName is what a tool is: its host, and its name there.
+type ownName struct{ host, tool string }
 
 // Tool is one tool of a catalogue. The message it holds must not be changed.
 type Tool struct {
@@ -49,6 +53,7 @@ func NewCatalogue(pb *runnerdv1.Catalogue) *Catalogue {
 		bytes:   body,
 		digest:  sha256.Sum256(body),
 		tools:   make(map[string]*Tool, len(pb.GetTools())),
+		own:     make(map[ownName]*Tool, len(pb.GetTools())),
 		names:   make([]string, 0, len(pb.GetTools())),
 		getCall: make(map[string]bool, len(pb.GetHostsWithGetCall())),
 	}
@@ -58,10 +63,11 @@ func NewCatalogue(pb *runnerdv1.Catalogue) *Catalogue {
 			Name: tool.GetOfferedName(), Description: tool.GetDescription(), InputSchemaJson: tool.GetInputSchemaJson(),
 			OutputSchemaJson: tool.GetOutputSchemaJson(), Annotations: tool.GetAnnotations(),
 		})
-		c.tools[tool.GetOfferedName()] = &Tool{
+		t := &Tool{
 			Tool:     tool,
 			compiled: sync.OnceValues(func() (*argumentSchema, error) { return compileSchema(tool.GetInputSchemaJson()) }),
 		}
+		c.tools[tool.GetOfferedName()], c.own[ownName{tool.GetHost(), tool.GetName()}] = t, t
 	}
 	c.size = proto.Size(&runnerdv1.DecideRequest{Tools: c.offered})
 	for _, host := range pb.GetHostsWithGetCall() {
@@ -91,6 +97,14 @@ func (c *Catalogue) HasGetCall(host string) bool { return c.getCall[host] }
 // Lookup finds a tool by exactly the name under which it is offered; nil if there is none. A name that is nearly
 // right is not a name.
 func (c *Catalogue) Lookup(offeredName string) *Tool { return c.tools[offeredName] }
+
+// find returns a tool by its host and its name there; nil if it is not offered.
+func (c *Catalogue) find(host, name string) *Tool {
+	if c == nil {
+		return nil
+	}
+	return c.own[ownName{host, name}]
+}
 
 // Nearest is the offered name most like name, to be named to a model that made a mistake; empty if none is near.
 func (c *Catalogue) Nearest(name string) string {

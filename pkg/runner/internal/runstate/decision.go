@@ -63,7 +63,7 @@ func (t *advance) decided(f Decided) {
 	}
 	t.emit(&runnerdv1.Event{Payload: &runnerdv1.Event_DecisionMade{DecisionMade: made}})
 	t.warn(made.GetUsage(), cost)
-	t.gate(calls, f.Refs.Arguments)
+	t.gate(calls, f.Refs.Arguments, f.Found)
 }
 
 // bill is what a Decide cost.

@@ -91,6 +91,8 @@ func describePayload(ev *runnerdv1.Event) string {
 		return fmt.Sprintf("%q", p.InputRequested.GetText())
 	case *runnerdv1.Event_InputReceived:
 		return fmt.Sprintf("%q question=%d", p.InputReceived.GetText(), p.InputReceived.GetQuestionSequence())
+	case *runnerdv1.Event_GrantRevoked:
+		return fmt.Sprint(p.GrantRevoked.GetGrantId())
 	case *runnerdv1.Event_CancelRequested:
 		return short(p.CancelRequested.GetMode(), "CANCEL_MODE")
 	default:
@@ -113,14 +115,28 @@ func describeCall(ev *runnerdv1.Event) string {
 	case *runnerdv1.Event_ToolCallRequested:
 		r := p.ToolCallRequested
 		detail := fmt.Sprintf("%s %s %s", r.GetCallId(), r.GetToolName(), strings.ToLower(short(r.GetVerdict(), "VERDICT")))
-		if r.GetGate() != "" {
+		if r.GetGate() != "" && r.GetRule() != "no_objection" {
 			detail += " " + r.GetGate()
 		}
 		return detail
 	case *runnerdv1.Event_ToolCallPendingApproval:
 		return p.ToolCallPendingApproval.GetCallId() + until(p.ToolCallPendingApproval.GetExpiresAt())
 	case *runnerdv1.Event_ToolCallApproved:
-		return p.ToolCallApproved.GetCallId() + resolved(p.ToolCallApproved.GetResolution())
+		a := p.ToolCallApproved
+		detail := a.GetCallId() + resolved(a.GetResolution())
+		if a.GetGrantId() != 0 {
+			detail += fmt.Sprintf(" of=%d", a.GetGrantId())
+		}
+		if a.EditedArgumentsJson != nil {
+			detail += " runs " + a.GetEditedArgumentsJson()
+		}
+		if g := a.GetGrant(); g != nil {
+			detail += " grants " + short(g.GetScope(), "GRANT_SCOPE")
+			if g.GetProgram() != "" {
+				detail += " " + g.GetProgram()
+			}
+		}
+		return detail
 	case *runnerdv1.Event_ToolCallDenied:
 		d := p.ToolCallDenied
 		return fmt.Sprintf("%s %s%s", d.GetCallId(), short(d.GetReason(), "CALL_REASON"), resolved(d.GetResolution()))

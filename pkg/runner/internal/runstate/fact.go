@@ -33,6 +33,7 @@ type Decided struct {
 	Iteration, Attempt uint32
 	Decision           *runnerdv1.Decision
 	Refs               DecisionRefs
+	Found              []Found // by call; nil: there is nothing against any
 	Duration           time.Duration
 }
 
@@ -103,7 +104,17 @@ type Vote struct {
 	Verdict    runnerdv1.ApprovalVerdict
 	Digest     string
 	Reason     string
-	Result     *Result // SETTLE only
+	Result     *Result              // SETTLE only
+	Grant      runnerdv1.GrantScope // APPROVE of a call only: given with it
+	Edited     *Edit                // APPROVE of a call only: what is to run instead
+	Found      Found                // about what is to run
+}
+
+// Edit is what an approver wants to run instead of what the model wrote. Ref is where the text was stored if it is too
+// big for an event.
+type Edit struct {
+	Text string
+	Ref  *runnerdv1.ArtifactRef
 }
 
 // Input is what a person says to a run.

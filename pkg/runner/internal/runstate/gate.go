@@ -11,27 +11,38 @@ import (
 
 // verdict is what checks and gates say about one call.
 type verdict struct {
-	verdict    runnerdv1.Verdict
-	gate, rule string
-	reason     runnerdv1.CallReason // of a failed check or a block
-	message    string               // what the model is shown of it
-	tool       *Tool
-	arguments  Arguments
+	verdict           runnerdv1.Verdict
+	gate, rule, layer string
+	reason            runnerdv1.CallReason // of a failed check or a block
+	message           string               // what the model is shown of it
+	tool              *Tool
+	arguments         Arguments
+}
+
+// Found is what the shell found out about a call before it is judged: what only I/O can tell. The zero value says that
+// there is nothing against the call.
+type Found struct {
+	Changed bool          // the host says other things about the tool than when it was pinned
+	Paths   []PathFinding // what is wrong with paths of the call beneath the workspaces of layers that share it
 }
 
 // gate records every call of a decision with what checks and gates say. All are judged before anything starts.
-func (t *advance) gate(calls []*runnerdv1.ToolCall, refs []*runnerdv1.ArtifactRef) {
+func (t *advance) gate(calls []*runnerdv1.ToolCall, refs []*runnerdv1.ArtifactRef, found []Found) {
 	left := int64(t.st.ctl.Budget.GetMaxToolCalls()) - int64(t.st.ctl.ToolCalls)
 	verdicts := make([]verdict, len(calls))
 	room := maxCheckMessages
 	for i, call := range calls {
-		v := t.st.judge(call)
+		var f Found
+		if found != nil {
+			f = found[i]
+		}
+		v := t.st.judge(call, f)
 		v.message = cutText(v.message, max(room, minCheckMessage))
 		room -= len(v.message)
-		if v.verdict != runnerdv1.Verdict_VERDICT_FAILED {
+		if v.verdict == runnerdv1.Verdict_VERDICT_ALLOW || v.verdict == runnerdv1.Verdict_VERDICT_ASK {
 			if left <= 0 {
-				v.verdict, v.gate, v.rule = runnerdv1.Verdict_VERDICT_BLOCK, "limits", "max_tool_calls"
-				v.reason = runnerdv1.CallReason_CALL_REASON_TOOL_BUDGET
+				v.verdict, v.gate, v.rule, v.layer = runnerdv1.Verdict_VERDICT_BLOCK, "limits", "max_tool_calls", ""
+				v.reason, v.message = runnerdv1.CallReason_CALL_REASON_TOOL_BUDGET, ""
 			}
 			left--
 		}
@@ -48,7 +59,7 @@ func (t *advance) gate(calls []*runnerdv1.ToolCall, refs []*runnerdv1.ArtifactRe
 		case runnerdv1.Verdict_VERDICT_FAILED:
 			t.outcome(c, Result{Reason: v.reason, Text: v.message}, outcomeOf{})
 		case runnerdv1.Verdict_VERDICT_BLOCK:
-			t.block(c, v.reason, v.gate, v.rule)
+			t.refuse(c, v)
 		}
 	}
 }
@@ -58,14 +69,14 @@ func (st *State) request(id string, call *runnerdv1.ToolCall, ref *runnerdv1.Art
 	r := &runnerdv1.ToolCallRequested{
 		CallId: id, ProviderCallId: cutText(call.GetId(), maxProviderID), ToolName: shortName(call.GetName()),
 		ArgumentsRaw: call.GetArgumentsJson(),
-		Verdict:      v.verdict, Gate: v.gate, Rule: v.rule,
+		Verdict:      v.verdict, Gate: v.gate, Rule: v.rule, Layer: v.layer,
 	}
 	if ref != nil {
 		r.ArgumentsRaw, r.ArgumentsRef = "", ref
 	}
 	if v.tool != nil {
 		r.Host, r.Tool, r.Tier, r.Recovery = v.tool.GetHost(), v.tool.GetName(), v.tool.GetTier(), v.tool.GetRecovery()
-		r.Annotations, r.SchemaDigest = v.tool.GetAnnotations(), v.tool.GetSchemaDigest()
+		r.Annotations, r.SchemaDigest, r.RateLimit = v.tool.GetAnnotations(), v.tool.GetSchemaDigest(), v.tool.GetRateLimit()
 	}
 	if v.arguments.Text != "" {
 		r.ArgumentDigest = st.env.Key.Digest(domainArguments, v.arguments.Canonical)
@@ -89,7 +100,19 @@ func shortName(name string) string {
 }
 
 // judge checks one call (lookup, JSON, schema) and passes it through the gates.
-func (st *State) judge(call *runnerdv1.ToolCall) verdict {
+func (st *State) judge(call *runnerdv1.ToolCall, found Found) verdict {
+	v := st.check(call)
+	if v.verdict == runnerdv1.Verdict_VERDICT_FAILED {
+		return v
+	}
+	s := &subject{tool: v.tool, arguments: v.arguments, plan: st.env.Spec.GetPlan(), found: found}
+	o := gates(st.env.Spec, s, nil)
+	v.verdict, v.gate, v.rule, v.layer, v.reason, v.message = o.verdict, o.gate, o.rule, o.layer, o.reason, o.message
+	return v
+}
+
+// check looks a call up and checks its arguments; its verdict is FAILED or none yet.
+func (st *State) check(call *runnerdv1.ToolCall) verdict {
 	failed := func(gate string, reason runnerdv1.CallReason, format string, args ...any) verdict {
 		return verdict{
 			verdict: runnerdv1.Verdict_VERDICT_FAILED, gate: gate, reason: reason,
@@ -111,14 +134,110 @@ func (st *State) judge(call *runnerdv1.ToolCall) verdict {
 		v.tool, v.arguments = tool, arguments
 		return v
 	}
-	v := verdict{verdict: runnerdv1.Verdict_VERDICT_ALLOW, tool: tool, arguments: arguments}
-	for _, glob := range st.env.Spec.GetPolicy()[0].GetApprovalFor() {
-		if matchesTool(glob, tool) {
-			v.verdict, v.gate, v.rule = runnerdv1.Verdict_VERDICT_ASK, "approval_for", "approval_for:"+glob
-			break
+	return verdict{tool: tool, arguments: arguments}
+}
+
+// subject is a call that passed its checks, as gates see it.
+type subject struct {
+	tool      *Tool
+	arguments Arguments
+	plan      *runnerdv1.PlanContract // nil: none is bound
+	found     Found
+	paths     []pathArgument // of the call, once somebody asked
+	looked    bool           // paths are known
+}
+
+// objection is what a gate has against a call: that a person must be asked, or that it is blocked.
+type objection struct {
+	verdict           runnerdv1.Verdict
+	gate, rule, layer string
+	reason            runnerdv1.CallReason
+	message           string // of a block: what the model and people are told
+}
+
+// layerGates are the gates that look at every layer of a policy, in their order. Each gives nil if the layer has
+// nothing against the call.
+var layerGates = []struct {
+	name string
+	gate func(*runnerdv1.PolicyLayer, *subject) *objection
+}{
+	{"file_policy", denyGate},
+	{"paths", pathGate},
+	{"sensitive_paths", sensitiveGate},
+	{"plan", planGate},
+	{"auto_mode", nil}, // belongs to no layer
+	{"mode", modeGate},
+	{"approval_for", approvalGlobGate},
+}
+
+// gates passes a call through all gates: the first block decides, else the first ask, else it is allowed. Each step is
+// told to visit, if there is one.
+func gates(spec *runnerdv1.RunSpec, s *subject, visit func(objection)) objection {
+	allowed := objection{verdict: runnerdv1.Verdict_VERDICT_ALLOW, gate: "policy", rule: "no_objection"}
+	var asked *objection
+	object := func(gate, layer string, o *objection) (blocked bool) {
+		if o == nil {
+			return false
+		}
+		o.gate, o.layer = gate, layer
+		if visit != nil {
+			visit(*o)
+		}
+		switch o.verdict {
+		case runnerdv1.Verdict_VERDICT_BLOCK:
+			return true
+		case runnerdv1.Verdict_VERDICT_ASK:
+			if asked == nil {
+				asked = o
+			}
+		default: // allows, and says by which rule
+			if allowed.gate == "policy" {
+				allowed = *o
+			}
+		}
+		return false
+	}
+	if o := changedGate(s); object("catalogue", "", o) {
+		return *o
+	}
+	for _, g := range layerGates {
+		if g.gate == nil {
+			if o := autoListGate(spec.GetAutoMode(), s); object(g.name, "", o) {
+				return *o
+			}
+			continue
+		}
+		for _, layer := range spec.GetPolicy() {
+			if o := g.gate(layer, s); object(g.name, layer.GetName(), o) {
+				return *o
+			}
 		}
 	}
-	return v
+	if asked != nil {
+		return *asked
+	}
+	return allowed
+}
+
+// changedGate blocks a tool that is not what it was when the catalogue was pinned.
+func changedGate(s *subject) *objection {
+	if !s.found.Changed {
+		return nil
+	}
+	return &objection{
+		verdict: runnerdv1.Verdict_VERDICT_BLOCK, rule: "tool_changed", reason: runnerdv1.CallReason_CALL_REASON_TOOL_CHANGED,
+		message: "not run: the host has changed the tool since this run began; only a new run can use it",
+	}
+}
+
+// approvalGlobGate asks for the tools that the layer names.
+func approvalGlobGate(layer *runnerdv1.PolicyLayer, s *subject) *objection {
+	for _, glob := range layer.GetApprovalFor() {
+		if matchesTool(glob, s.tool) {
+			return &objection{verdict: runnerdv1.Verdict_VERDICT_ASK, rule: "approval_for:" + glob}
+		}
+	}
+	return nil
 }
 
 // matchesTool reports whether a glob means the tool: by its own name, by the name under which it is offered, or by

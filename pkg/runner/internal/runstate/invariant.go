@@ -87,6 +87,7 @@ type checker struct {
 	decide   int // attempt of the Decide in progress; 0: none is
 	question uint64
 	decision decisionCheck
+	grants   map[uint64]*grantCheck // that hold
 }
 
 func (c *checker) violate(invariant int, format string, args ...any) {
@@ -146,15 +147,16 @@ func (c *checker) bounds(ev *runnerdv1.Event) bool {
 func (c *checker) resumed(r *runnerdv1.RunResumed) {
 	c.hold(c.stop != 0, 2, "leg %d is still open", c.leg)
 	cause := r.GetCause()
+	revoke := cause == runnerdv1.ResumeCause_RESUME_CAUSE_REVOKE // the leg only records it
 	switch Resumable(c.stop) {
 	case ResumeNever:
 		c.hold(c.stop == 0, 10, "the run was final: %s", c.stop)
 	case ResumeByVote:
 		c.hold(cause != runnerdv1.ResumeCause_RESUME_CAUSE_RESUME, 10, "a paused run is resumed by %s", cause)
 	case ResumeByCall:
-		c.hold(cause == runnerdv1.ResumeCause_RESUME_CAUSE_RESUME, 10, "a run ended by %s is resumed by %s", c.stop, cause)
+		c.hold(revoke || cause == runnerdv1.ResumeCause_RESUME_CAUSE_RESUME, 10, "a run ended by %s is resumed by %s", c.stop, cause)
 	case ResumeByInput:
-		c.hold(cause == runnerdv1.ResumeCause_RESUME_CAUSE_INPUT, 10, "a run ended by %s is resumed by %s", c.stop, cause)
+		c.hold(revoke || cause == runnerdv1.ResumeCause_RESUME_CAUSE_INPUT, 10, "a run ended by %s is resumed by %s", c.stop, cause)
 	}
 	c.stop = 0
 	c.leg++
@@ -226,6 +228,8 @@ func (c *checker) payload(ev *runnerdv1.Event) {
 		c.question = 0
 	case *runnerdv1.Event_CancelRequested:
 		c.cancelled = true
+	case *runnerdv1.Event_GrantRevoked:
+		c.grantRevoked(p.GrantRevoked)
 	default:
 		c.callEvent(ev)
 	}

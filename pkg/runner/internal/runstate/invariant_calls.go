@@ -24,7 +24,8 @@ type callCheck struct {
 	done       bool
 	unknown    bool // its outcome is UNKNOWN_OUTCOME
 	approval   approvalCheck
-	doubtRetry bool // the in-doubt policy sends it again
+	approved   *runnerdv1.ToolCallApproved // not consumed yet
+	doubtRetry bool                        // the in-doubt policy sends it again
 }
 
 // approvalCheck is the approval of a call that is open, or granted and not consumed.
@@ -104,8 +105,7 @@ func (c *checker) callEvent(ev *runnerdv1.Event) {
 	case *runnerdv1.Event_ToolCallPendingApproval:
 		c.callPending(call, p.ToolCallPendingApproval)
 	case *runnerdv1.Event_ToolCallApproved:
-		c.resolve(call, p.ToolCallApproved.GetResolution(), runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_APPROVE)
-		call.approval.approved = true
+		c.callApproved(call, p.ToolCallApproved)
 	case *runnerdv1.Event_ToolCallStarted:
 		c.callStarted(at, call, p.ToolCallStarted)
 	case *runnerdv1.Event_ToolCallRetried:
@@ -165,6 +165,77 @@ func (c *checker) resolve(call *callCheck, r *runnerdv1.Resolution, verdict runn
 	c.closeApproval(call.approval, r, verdict)
 }
 
+// callApproved judges what lets a call run: an approver's yes to exactly what was asked or edited, a grant that holds,
+// or auto mode. Only an approver can change what runs, and give a grant with it.
+func (c *checker) callApproved(call *callCheck, p *runnerdv1.ToolCallApproved) {
+	r, res := call.requested, p.GetResolution()
+	id := r.GetCallId()
+	c.hold(r.GetVerdict() == runnerdv1.Verdict_VERDICT_ASK && call.attempt == 0 && call.approved == nil, 9, "nobody need approve call %s", id)
+	edited := p.EditedArgumentsJson != nil || p.GetEditedArgumentsRef() != nil
+	c.hold(edited || p.GetArgumentsHash() == r.GetArgumentsHash() && p.GetArgumentDigest() == r.GetArgumentDigest(), 9,
+		"what is approved of call %s is not what was requested", id)
+	switch res.GetVia() {
+	case runnerdv1.Via_VIA_GRANT:
+		c.hold(c.grants[p.GetGrantId()].covers(r), 9, "grant %d does not let call %s run", p.GetGrantId(), id)
+		c.letPass(call, p, edited)
+	case runnerdv1.Via_VIA_AUTO:
+		c.hold(c.spec == nil || c.spec.GetAutoMode() != nil, 9, "call %s is approved by auto mode, which is off", id)
+		c.hold(r.GetTier() < ungrantableTier, 9, "auto mode approves call %s of tier %d", id, r.GetTier())
+		c.letPass(call, p, edited)
+	default:
+		c.resolve(call, res, runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_APPROVE)
+		c.hold(p.GetApprovedBy() == c.ev.GetPrincipal(), 9, "call %s is approved by %q", id, p.GetApprovedBy())
+		call.approval.approved = true
+		if g := p.GetGrant(); g != nil {
+			c.granted(r, g)
+		}
+	}
+	call.approved = p
+}
+
+// letPass judges an approval that no person gave. It opens no approval, but may close one.
+func (c *checker) letPass(call *callCheck, p *runnerdv1.ToolCallApproved, edited bool) {
+	id := p.GetResolution().GetApprovalId()
+	c.hold(id == call.approval.id && (id == 0 || call.approval.open()), 9, "approval %d is closed and not open", id)
+	c.hold(!edited && p.GetGrant() == nil && c.ev.GetPrincipal() == "", 9, "call %s is changed, or grants something, by nobody",
+		p.GetCallId())
+	if id != 0 {
+		call.approval.approved = true
+	}
+}
+
+// granted judges a grant.
+func (c *checker) granted(r *runnerdv1.ToolCallRequested, g *runnerdv1.Grant) {
+	c.hold(g.GetGrantId() == c.ev.GetSequence() && g.GetGrantedBy() == c.ev.GetPrincipal(), 9, "grant %d is not of this event", g.GetGrantId())
+	c.hold(g.GetHost() == r.GetHost() && g.GetTool() == r.GetTool() && r.GetTier() < ungrantableTier, 9,
+		"grant %d is not for the tool of call %s", g.GetGrantId(), r.GetCallId())
+	prefix := g.GetScope() == runnerdv1.GrantScope_GRANT_SCOPE_RUN_PREFIX
+	c.hold(prefix == (g.GetProgram() != "") && prefix == (g.GetArgument() != ""), 9, "grant %d has no program", g.GetGrantId())
+	if c.grants == nil {
+		c.grants = make(map[uint64]*grantCheck)
+	}
+	c.grants[c.ev.GetSequence()] = &grantCheck{g}
+}
+
+// grantCheck is a grant that holds; nil: it does not.
+type grantCheck struct{ *runnerdv1.Grant }
+
+func (g *grantCheck) covers(r *runnerdv1.ToolCallRequested) bool {
+	return g != nil && g.GetHost() == r.GetHost() && g.GetTool() == r.GetTool() && r.GetTier() < ungrantableTier
+}
+
+// grantRevoked judges the end of a grant: what it let pass and has not started is asked for again.
+func (c *checker) grantRevoked(p *runnerdv1.GrantRevoked) {
+	c.hold(c.grants[p.GetGrantId()] != nil, 9, "grant %d does not hold", p.GetGrantId())
+	c.hold(c.ev.GetPrincipal() != "", 9, "grant %d is revoked by nobody", p.GetGrantId())
+	delete(c.grants, p.GetGrantId())
+	for _, call := range c.decision.calls {
+		if call.approved.GetGrantId() == p.GetGrantId() && call.approved != nil {
+			call.approved, call.approval = nil, approvalCheck{}
+		}
+	}
+}
+
 // closeApproval judges the closing of an approval.
 func (c *checker) closeApproval(a approvalCheck, r *runnerdv1.Resolution, verdict runnerdv1.ApprovalVerdict) {
 	if !a.open() || r.GetApprovalId() != a.id {
@@ -192,14 +263,16 @@ func (c *checker) closeApproval(a approvalCheck, r *runnerdv1.Resolution, verdic
 func (c *checker) callStarted(at int, call *callCheck, s *runnerdv1.ToolCallStarted) {
 	r, a := call.requested, call.approval
 	c.hold(call.attempt == 0, 9, "call %s starts a second time", r.GetCallId())
+	sent := r.GetArgumentsHash()
 	switch {
-	case s.GetApprovalId() != 0:
-		c.hold(a.id == s.GetApprovalId() && a.approved, 4, "approval %d does not let call %s run", s.GetApprovalId(), r.GetCallId())
-		c.hold(a.digest == s.GetApprovalDigest(), 9, "call %s is not what approval %d was given for", r.GetCallId(), a.id)
+	case call.approved != nil:
+		c.hold(a.id == s.GetApprovalId() && (a.id == 0 || a.approved), 4, "approval %d does not let call %s run", s.GetApprovalId(), r.GetCallId())
+		c.hold(call.approved.GetApprovalDigest() == s.GetApprovalDigest(), 9, "call %s is not what was approved", r.GetCallId())
+		sent = call.approved.GetArgumentsHash()
 	default:
-		c.hold(r.GetVerdict() == runnerdv1.Verdict_VERDICT_ALLOW, 4, "call %s starts without an approval", r.GetCallId())
+		c.hold(s.GetApprovalId() == 0 && r.GetVerdict() == runnerdv1.Verdict_VERDICT_ALLOW, 4, "call %s starts without an approval", r.GetCallId())
 	}
-	c.hold(s.GetArgumentsHash() == r.GetArgumentsHash(), 9, "call %s is sent other arguments than those requested", r.GetCallId())
+	c.hold(s.GetArgumentsHash() == sent, 9, "call %s is sent other arguments than those requested or approved", r.GetCallId())
 	c.hold(s.GetHost() == r.GetHost() && s.GetTool() == r.GetTool() && s.GetToolName() == r.GetToolName(), 9,
 		"call %s goes to another tool", r.GetCallId())
 	c.hold(s.GetAttempt() == 1, 0, "a call starts with attempt %d", s.GetAttempt())
@@ -208,7 +281,7 @@ func (c *checker) callStarted(at int, call *callCheck, s *runnerdv1.ToolCallStar
 	c.hold(!c.cancelled, 4, "call %s starts in a run that was cancelled", r.GetCallId())
 	c.mayGoOn("call " + r.GetCallId() + " starts")
 	c.turn(at)
-	call.attempt, call.progress, call.approval = 1, true, approvalCheck{}
+	call.attempt, call.progress, call.approval, call.approved = 1, true, approvalCheck{}, nil
 	c.toolCalls++
 }
 
@@ -326,8 +399,13 @@ func (c *checker) digests(ev *runnerdv1.Event) {
 		}
 	case *runnerdv1.Event_ToolCallPendingApproval:
 		same(p.ToolCallPendingApproval.GetCallId(), toolCall, p.ToolCallPendingApproval.GetExpiresAt(), p.ToolCallPendingApproval.GetApprovalDigest())
+	case *runnerdv1.Event_ToolCallApproved:
+		if edited := p.ToolCallApproved.EditedArgumentsJson; edited != nil && *edited != hidden {
+			c.hold(st.env.Key.Digest(domainExact, []byte(*edited)) == p.ToolCallApproved.GetArgumentsHash(), 9,
+				"the hash is not that of the edited arguments of call %s", p.ToolCallApproved.GetCallId())
+		}
 	case *runnerdv1.Event_ToolCallStarted:
-		if p.ToolCallStarted.GetApprovalId() != 0 {
+		if p.ToolCallStarted.GetApprovalDigest() != "" {
 			same(p.ToolCallStarted.GetCallId(), toolCall, nil, p.ToolCallStarted.GetApprovalDigest())
 		}
 	case *runnerdv1.Event_ToolCallInDoubt:

@@ -34,6 +34,11 @@ func (st *State) Remember(ev *runnerdv1.Event) error {
 			c.arguments = effectiveArguments(req)
 		}
 	}
+	if p := ev.GetToolCallApproved(); p != nil && (p.EditedArgumentsJson != nil || p.GetEditedArgumentsRef() != nil) {
+		if c := st.call(p.GetCallId()); c != nil {
+			c.arguments = editedArguments(p)
+		}
+	}
 	return nil
 }
 

@@ -3,6 +3,7 @@ package runstate
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -41,6 +42,9 @@ func (t *advance) ending() runnerdv1.StopReason {
 	}
 	if t.refused() {
 		return runnerdv1.StopReason_STOP_REASON_PERMISSION_DENIED
+	}
+	if t.blocked() {
+		return runnerdv1.StopReason_STOP_REASON_POLICY_BLOCKED
 	}
 	if c.Confirm.Status == confirmDeclined {
 		return runnerdv1.StopReason_STOP_REASON_BUDGET_DECLINED
@@ -107,6 +111,12 @@ func (t *advance) refused() bool {
 		}
 	}
 	return false
+}
+
+// blocked reports whether a gate refused a call of this decision and the agent ends on that.
+func (t *advance) blocked() bool {
+	return t.st.env.Spec.GetOnBlock() == runnerdv1.OnRefusal_ON_REFUSAL_FAIL &&
+		slices.ContainsFunc(t.st.ctl.Calls, func(c *call) bool { return c.Status == callBlocked && c.refused() })
 }
 
 // overCost reports whether strictly more was spent than the cap allows. What was not reported is not known.
@@ -216,8 +226,8 @@ func (t *advance) startCall(c *call) {
 		IdempotencyKey: t.st.ctl.RunID + "/" + c.ID, Deadline: timestamppb.New(t.now.Add(t.toolTimeout(c))),
 		ArgumentsHash: c.ArgumentsHash, Annotations: c.Annotations,
 	}
-	if c.Approval != 0 {
-		s.ApprovalId = c.Approval
+	if c.Status == callApproved {
+		s.ApprovalId = c.Approval // 0: a grant or auto mode let it pass
 		s.ApprovalDigest = t.st.approvalDigest(c, runnerdv1.ApprovalKind_APPROVAL_KIND_TOOL_CALL, c.ApprovalExpires)
 	}
 	t.emit(&runnerdv1.Event{Payload: &runnerdv1.Event_ToolCallStarted{ToolCallStarted: s}})
@@ -232,12 +242,16 @@ func (t *advance) skip(c *call, reason runnerdv1.CallReason) {
 		t.deny(c, "", reason, runnerdv1.Via_VIA_CANCEL, "")
 		return
 	}
-	t.block(c, reason, "", "")
+	t.refuse(c, verdict{reason: reason})
 }
 
-func (t *advance) block(c *call, reason runnerdv1.CallReason, gate, rule string) {
+// refuse records that a gate, or a limit, does not let a call run.
+func (t *advance) refuse(c *call, v verdict) {
+	if v.message == "" {
+		v.message = blockMessages[v.reason]
+	}
 	t.emit(&runnerdv1.Event{Payload: &runnerdv1.Event_ToolCallBlocked{ToolCallBlocked: &runnerdv1.ToolCallBlocked{
-		CallId: c.ID, Reason: reason, Gate: gate, Rule: rule, Message: blockMessages[reason],
+		CallId: c.ID, Reason: v.reason, Gate: v.gate, Rule: v.rule, Layer: v.layer, Message: v.message,
 	}}})
 }
 
@@ -357,6 +371,8 @@ func (st *State) endMessage(reason runnerdv1.StopReason) string {
 		return "the model asked a question and this agent does not wait for answers"
 	case runnerdv1.StopReason_STOP_REASON_PERMISSION_DENIED:
 		return "a call was denied and this agent ends on that"
+	case runnerdv1.StopReason_STOP_REASON_POLICY_BLOCKED:
+		return "a call was blocked by the policy and this agent ends on that"
 	case runnerdv1.StopReason_STOP_REASON_STOPPED, runnerdv1.StopReason_STOP_REASON_CANCELLED:
 		return "cancelled"
 	case runnerdv1.StopReason_STOP_REASON_TRANSPORT_ERROR:

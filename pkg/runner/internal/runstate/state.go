@@ -17,6 +17,10 @@ var ErrIllegalEvent = errors.New("illegal event")
 // in the log from the sequence of its id on.
 var ErrNotOpen = errors.New("approval is not open")
 
+// ErrNoGrant answers the revocation of a grant that does not hold. Whether it ever did stands in the log, at the
+// sequence of its id.
+var ErrNoGrant = errors.New("grant does not hold")
+
 // Env is what the rules of a run are evaluated with. It is in no event and in no checkpoint body.
 type Env struct {
 	Key       Key // key of all digests
@@ -79,6 +83,7 @@ type control struct {
 
 	Confirm  confirmation `json:",omitzero"`
 	Decide   decideState
+	Grants   []*grant      `json:",omitempty"` // that hold, oldest first
 	Calls    []*call       `json:",omitempty"` // of the decision being worked on, in order
 	Question uint64        `json:",omitempty"` // open input_requested
 	Unread   uint32        `json:",omitempty"` // inputs that no Decide was shown
@@ -135,13 +140,17 @@ type call struct {
 	SchemaDigest    string
 	Verdict         runnerdv1.Verdict
 	Gate, Rule      string
+	Layer           string `json:",omitempty"`
 	Tier            uint32
+	RateLimit       *runnerdv1.RateLimit `json:",omitempty"`
 	Recovery        runnerdv1.Recovery
 	Annotations     *runnerdv1.Annotations
 	RequestedSeq    uint64
 	Status          callStatus
 	Reason          runnerdv1.CallReason `json:",omitempty"` // of the outcome
 	ClosedVia       runnerdv1.Via        `json:",omitempty"` // how its approval was closed
+	GrantID         uint64               `json:",omitempty"` // grant that let it pass
+	Edited          bool                 `json:",omitempty"` // the approver changed the arguments
 	Attempt         uint32
 	StartAt         time.Time           // when the attempt starts
 	Deadline        time.Time           // of the attempt, or of the look-up

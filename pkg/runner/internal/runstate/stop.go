@@ -46,6 +46,9 @@ var endings = map[runnerdv1.StopReason]ending{
 	runnerdv1.StopReason_STOP_REASON_MAX_CONTEXT: {
 		runnerdv1.Outcome_OUTCOME_INCOMPLETE, runnerdv1.Category_CATEGORY_BUDGET_EXCEEDED, ResumeByCall,
 	},
+	runnerdv1.StopReason_STOP_REASON_AUTO_MODE_LIMIT: {
+		runnerdv1.Outcome_OUTCOME_INCOMPLETE, runnerdv1.Category_CATEGORY_BUDGET_EXCEEDED, ResumeByCall,
+	},
 	runnerdv1.StopReason_STOP_REASON_MAX_FAILURES: {
 		runnerdv1.Outcome_OUTCOME_INCOMPLETE, runnerdv1.Category_CATEGORY_MODEL_LOGIC, ResumeByCall,
 	},

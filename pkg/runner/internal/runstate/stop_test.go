@@ -22,6 +22,7 @@ func TestStopReasons(t *testing.T) {
 		"MAX_COST":          {"INCOMPLETE", "BUDGET_EXCEEDED", "failed:budget_exceeded", ResumeByCall},
 		"MAX_DURATION":      {"INCOMPLETE", "BUDGET_EXCEEDED", "failed:budget_exceeded", ResumeByCall},
 		"MAX_CONTEXT":       {"INCOMPLETE", "BUDGET_EXCEEDED", "failed:budget_exceeded", ResumeByCall},
+		"AUTO_MODE_LIMIT":   {"INCOMPLETE", "BUDGET_EXCEEDED", "failed:budget_exceeded", ResumeByCall},
 		"BUDGET_DECLINED":   {"CANCELLED", "SYSTEM", "failed:system", ResumeNever},
 		"MAX_FAILURES":      {"INCOMPLETE", "MODEL_LOGIC", "failed:model_logic", ResumeByCall},
 		"NEEDS_INPUT":       {"BLOCKED", "MODEL_LOGIC", "failed:model_logic", ResumeByInput},

@@ -22,16 +22,18 @@ import (
 //
 //	start [mode=PAUSE] [in_doubt=ASK] [on_denial=FAIL] [on_question=BLOCK] [approval_for=GLOB] [parallel=N]
 //	      [max_iterations=N] [max_tool_calls=N] [max_cost_cents=N] [max_failures=N] [max_duration=D] [imported=N]
+//	      [policy=MODE] [on_block=FAIL]
 //	      [max_refusals=N] [max_context_tokens=N] [confirm_at_90] [context_warning=PERCENT]
 //	pin
-//	decide [attempt=N] [cost=CENTS] [tokens=N] [truncated]   input: "answer TEXT", "ask TEXT", or calls: "TOOL ARGUMENTS";
+//	decide [attempt=N] [cost=CENTS] [tokens=N] [truncated] [changed=CALL]   input: "answer TEXT", "ask TEXT", or calls: "TOOL ARGUMENTS";
 //	                                          cost=none: no usage
 //	broken [attempt=N]                        the Decide ended without a decision
 //	unreachable [attempt=N] [permanent]       the Decide ended with an error
 //	tool CALL [attempt=N] [fails=REASON] [reconciled]
 //	lost CALL CAUSE [attempt=N]
 //	lookup-failed CALL [attempt=N]
-//	approve ID [digest=X], deny ID, settle ID
+//	approve ID [digest=X] [grant=SCOPE] [edit="ARGUMENTS"] [changed], deny ID, settle ID
+//	revoke ID
 //	input TEXT [id=X]
 //	cancel MODE
 //	resume [max_iterations=N] [max_tool_calls=N] [max_cost_cents=N] [max_context_tokens=N]
@@ -140,7 +142,13 @@ func factOf(t *testing.T, w *world, d *datadriven.TestData) Fact {
 	case "pin":
 		return Pinned{Catalogue: newCatalogue()}
 	case "decide":
-		return Decided{Iteration: w.st.Iteration(), Attempt: attemptOf(t, d), Decision: decisionFrom(t, d)}
+		f := Decided{Iteration: w.st.Iteration(), Attempt: attemptOf(t, d), Decision: decisionFrom(t, d)}
+		changed := 0
+		if d.MaybeScanArgs(t, "changed", &changed) {
+			f.Found = make([]Found, len(f.Decision.GetToolCalls().GetCalls()))
+			f.Found[changed-1].Changed = true
+		}
+		return f
 	case "broken":
 		return DecideBroken{Iteration: w.st.Iteration(), Attempt: attemptOf(t, d), Code: "no_decision", Message: "nothing came"}
 	case "unreachable":
@@ -164,7 +172,18 @@ func factOf(t *testing.T, w *world, d *datadriven.TestData) Fact {
 		}
 		v := w.vote(id, runnerdv1.ApprovalVerdict(enumValue(t, d, "APPROVAL_VERDICT", strings.ToUpper(d.Cmd), runnerdv1.ApprovalVerdict_value)))
 		d.MaybeScanArgs(t, "digest", &v.Digest)
+		v.Grant = enumArg(t, d, "grant", "GRANT_SCOPE", runnerdv1.GrantScope_value, v.Grant)
+		if arg, ok := d.Arg("edit"); ok {
+			v.Edited = &Edit{Text: strings.Join(arg.Vals, ", ")}
+		}
+		v.Found.Changed = d.HasArg("changed")
 		return v
+	case "revoke":
+		id, err := strconv.ParseUint(d.CmdArgs[0].Key, 10, 64)
+		if err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		return Revoke{Principal: "approver", GrantID: id}
 	case "input":
 		f := Input{Principal: "owner", Text: d.CmdArgs[0].Key}
 		d.MaybeScanArgs(t, "id", &f.RequestID)
@@ -228,9 +247,13 @@ func specOf(t *testing.T, d *datadriven.TestData) *runnerdv1.RunSpec {
 	spec.Approval.Mode = enumArg(t, d, "mode", "APPROVAL_MODE", runnerdv1.ApprovalMode_value, spec.GetApproval().GetMode())
 	spec.InDoubt = enumArg(t, d, "in_doubt", "IN_DOUBT_POLICY", runnerdv1.InDoubtPolicy_value, spec.GetInDoubt())
 	spec.OnDenial = enumArg(t, d, "on_denial", "ON_REFUSAL", runnerdv1.OnRefusal_value, spec.GetOnDenial())
+	spec.OnBlock = enumArg(t, d, "on_block", "ON_REFUSAL", runnerdv1.OnRefusal_value, spec.GetOnBlock())
 	spec.OnQuestion = enumArg(t, d, "on_question", "ON_QUESTION", runnerdv1.OnQuestion_value, spec.GetOnQuestion())
 	if arg, ok := d.Arg("approval_for"); ok {
 		spec.Policy = askFor(arg.Vals...)
+	}
+	if mode := enumArg(t, d, "policy", "PERMISSION_MODE", runnerdv1.PermissionMode_value, runnerdv1.PermissionMode(0)); mode != 0 {
+		spec.Policy = append(spec.Policy, &runnerdv1.PolicyLayer{Name: "agent", Mode: mode})
 	}
 	spec.ConfirmAt_90 = d.HasArg("confirm_at_90")
 	percent := 0
