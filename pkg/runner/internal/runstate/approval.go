@@ -1,8 +1,6 @@
 package runstate
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"time"
@@ -74,31 +72,15 @@ func timestamp(at time.Time) *timestamppb.Timestamp {
 	return timestamppb.New(at)
 }
 
-// approvalDigest binds a verdict to exactly what it is about. Every field is preceded by its length, so that no two
-// sets of fields give the same bytes.
+// approvalDigest binds a verdict to exactly what it is about.
 func (st *State) approvalDigest(c *call, kind runnerdv1.ApprovalKind, expires time.Time) string {
 	var attempt uint32
 	if kind == runnerdv1.ApprovalKind_APPROVAL_KIND_IN_DOUBT {
 		attempt = c.Attempt
 	}
-	var b []byte
-	field := func(data []byte) {
-		b = binary.BigEndian.AppendUint64(b, uint64(len(data)))
-		b = append(b, data...)
-	}
-	number := func(n uint64) { b = binary.BigEndian.AppendUint64(b, n) }
-	for _, s := range []string{st.ctl.RunID, c.ID, c.Host, c.Tool, c.SchemaDigest, st.ctl.SpecDigest, c.ArgumentsHash, c.Rule} {
-		field([]byte(s))
-	}
-	number(uint64(kind))
-	number(uint64(attempt))
-	if expires.IsZero() {
-		number(0)
-	} else {
-		number(uint64(expires.UnixNano()))
-	}
-	sum := sha256.Sum256(b)
-	return st.env.Key.Digest(domainApproval, sum[:])
+	return st.env.Key.bind(domainApproval,
+		[]string{st.ctl.RunID, c.ID, c.Host, c.Tool, c.SchemaDigest, st.ctl.SpecDigest, c.ArgumentsHash, c.Rule},
+		int64(kind), int64(attempt), unixNano(expires))
 }
 
 func (c *call) ask(id uint64, opened time.Time, digest string, expires *timestamppb.Timestamp) {

@@ -1,8 +1,6 @@
 package runstate
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
 	"slices"
 	"time"
 
@@ -140,22 +138,8 @@ func (t *advance) confirm() (held, stepped bool) {
 
 // budgetDigest binds a verdict to exactly what it is about.
 func (st *State) budgetDigest(spent int64, maxCents float64, expires time.Time) string {
-	var b []byte
-	for _, s := range []string{st.ctl.RunID, st.ctl.SpecDigest} {
-		b = binary.BigEndian.AppendUint64(b, uint64(len(s)))
-		b = append(b, s...)
-	}
-	at := int64(0)
-	if !expires.IsZero() {
-		at = expires.UnixNano()
-	}
-	for _, n := range []int64{
-		int64(runnerdv1.ApprovalKind_APPROVAL_KIND_BUDGET), confirmLevel, spent, nanocentsOf(maxCents), at,
-	} {
-		b = binary.BigEndian.AppendUint64(b, uint64(n))
-	}
-	sum := sha256.Sum256(b)
-	return st.env.Key.Digest(domainBudget, sum[:])
+	return st.env.Key.bind(domainBudget, []string{st.ctl.RunID, st.ctl.SpecDigest},
+		int64(runnerdv1.ApprovalKind_APPROVAL_KIND_BUDGET), confirmLevel, spent, nanocentsOf(maxCents), unixNano(expires))
 }
 
 // closeConfirm closes the open question whether the run may go on spending.

@@ -3,7 +3,9 @@ package runstate
 import (
 	"crypto/hmac"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
+	"time"
 )
 
 // Domains of keyed digests: the same bytes never have one digest in two roles.
@@ -28,4 +30,27 @@ func (k Key) Digest(domain string, data []byte) string {
 	mac.Write([]byte{0})
 	mac.Write(data)
 	return k.ID + ":" + hex.EncodeToString(mac.Sum(nil))
+}
+
+// bind is the keyed digest of fields in a domain. Each text is preceded by its length and all numbers have one, so that
+// no two sets of fields give the same bytes.
+func (k Key) bind(domain string, texts []string, numbers ...int64) string {
+	var b []byte
+	for _, s := range texts {
+		b = binary.BigEndian.AppendUint64(b, uint64(len(s)))
+		b = append(b, s...)
+	}
+	for _, n := range numbers {
+		b = binary.BigEndian.AppendUint64(b, uint64(n))
+	}
+	sum := sha256.Sum256(b)
+	return k.Digest(domain, sum[:])
+}
+
+// unixNano is a time as digests have it; 0: never.
+func unixNano(at time.Time) int64 {
+	if at.IsZero() {
+		return 0
+	}
+	return at.UnixNano()
 }
