@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"net"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
@@ -71,6 +72,8 @@ type Principal struct {
 	Agents map[string]Rights
 	// Credential says that the caller has shown who it is and was not only taken for somebody by where it calls from.
 	Credential bool
+	// Expires is when the credential is not good any more; zero: nobody knows. A stream ends then.
+	Expires time.Time
 	// TokenRun is the run whose token the caller has; empty: it has none. A run token reads the artifacts of that run
 	// and does nothing else, whatever other credential comes with it.
 	TokenRun string
@@ -119,6 +122,15 @@ func PrincipalFrom(ctx context.Context) Principal {
 	return p
 }
 
+// calls returns a context whose call is made by p, and which ends when its credential does.
+func (p Principal) calls(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx = WithPrincipal(ctx, p)
+	if p.Expires.IsZero() {
+		return ctx, func() {}
+	}
+	return context.WithDeadlineCause(ctx, p.Expires, credentialRequired("the credential has expired"))
+}
+
 // Caller is what the transport knows of who makes a call.
 type Caller struct {
 	// From is where the call comes from; nil: that is not known, because it came through a proxy.
@@ -143,7 +155,7 @@ func (c Caller) Local() bool {
 }
 
 // An Authenticator tells who makes a call. Its error is what the caller is told: an [*Error], whose reason says whether
-// the credential is missing or wrong (CREDENTIAL_REQUIRED) or cannot be checked now (UNAVAILABLE). A principal without
+// the credential is missing or wrong (CREDENTIAL_REQUIRED) or cannot be checked now (ISSUER_UNAVAILABLE). A principal without
 // roles is no error: it is refused where roles are needed.
 type Authenticator interface {
 	Authenticate(ctx context.Context, caller Caller) (Principal, error)

@@ -73,6 +73,7 @@ var reasonKinds = map[runnerdv1.ErrorReason]Kind{
 	runnerdv1.ErrorReason_ERROR_REASON_DRAINING:             KindUnavailable,
 	runnerdv1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE:    KindUnavailable,
 	runnerdv1.ErrorReason_ERROR_REASON_NOT_OWNER:            KindUnavailable,
+	runnerdv1.ErrorReason_ERROR_REASON_ISSUER_UNAVAILABLE:   KindUnavailable,
 	runnerdv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED:    KindPermissionDenied,
 	runnerdv1.ErrorReason_ERROR_REASON_CREDENTIAL_REQUIRED:  KindUnauthenticated,
 	runnerdv1.ErrorReason_ERROR_REASON_CORRUPT:              KindCorrupt,
@@ -100,11 +101,12 @@ func (k Kind) Code() codes.Code { return kindCodes[k] }
 // retryDelays says for which reasons a client is told when to try again. The others do not get better by waiting, or
 // the client knows itself where to go on.
 var retryDelays = map[runnerdv1.ErrorReason]time.Duration{
-	runnerdv1.ErrorReason_ERROR_REASON_DISK_FULL:         5 * time.Second,
-	runnerdv1.ErrorReason_ERROR_REASON_OVERLOADED:        time.Second,
-	runnerdv1.ErrorReason_ERROR_REASON_DRAINING:          time.Second,
-	runnerdv1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE: 500 * time.Millisecond,
-	runnerdv1.ErrorReason_ERROR_REASON_NOT_OWNER:         100 * time.Millisecond,
+	runnerdv1.ErrorReason_ERROR_REASON_DISK_FULL:          5 * time.Second,
+	runnerdv1.ErrorReason_ERROR_REASON_OVERLOADED:         time.Second,
+	runnerdv1.ErrorReason_ERROR_REASON_DRAINING:           time.Second,
+	runnerdv1.ErrorReason_ERROR_REASON_STORE_UNAVAILABLE:  500 * time.Millisecond,
+	runnerdv1.ErrorReason_ERROR_REASON_NOT_OWNER:          100 * time.Millisecond,
+	runnerdv1.ErrorReason_ERROR_REASON_ISSUER_UNAVAILABLE: 5 * time.Second,
 }
 
 // Violation names one field of a request and what is wrong with it.

@@ -169,7 +169,13 @@ func (s *Server) unaryAuth(ctx context.Context, req any, info *grpc.UnaryServerI
 	if err != nil {
 		return nil, err
 	}
-	return next(WithPrincipal(ctx, p), req)
+	ctx, cancel := p.calls(ctx)
+	defer cancel()
+	resp, err := next(ctx, req)
+	if err != nil {
+		return nil, endedBy(ctx, err)
+	}
+	return resp, nil
 }
 
 func (s *Server) streamAuth(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
@@ -177,7 +183,12 @@ func (s *Server) streamAuth(srv any, stream grpc.ServerStream, info *grpc.Stream
 	if err != nil {
 		return err
 	}
-	return next(srv, &serverStream{ServerStream: stream, ctx: WithPrincipal(stream.Context(), p)})
+	ctx, cancel := p.calls(stream.Context())
+	defer cancel()
+	if err := next(srv, &serverStream{ServerStream: stream, ctx: ctx}); err != nil {
+		return endedBy(ctx, err)
+	}
+	return nil
 }
 
 func (s *Server) unaryValidate(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {

@@ -230,7 +230,7 @@ func (s *eventSender) ended(err error) error {
 		return err
 	}
 	switch told.Kind() {
-	case KindExhausted, KindUnavailable:
+	case KindExhausted, KindUnavailable, KindUnauthenticated:
 		if s.resume == "" {
 			return err // nothing was sent: the same request goes on
 		}

@@ -102,6 +102,8 @@ const (
 	ErrorReason_ERROR_REASON_STORE_UNAVAILABLE ErrorReason = 81
 	// UNAVAILABLE: another owner drives the run; try again.
 	ErrorReason_ERROR_REASON_NOT_OWNER ErrorReason = 82
+	// UNAVAILABLE: the issuer of the caller's token cannot be reached, so the token cannot be checked; try again.
+	ErrorReason_ERROR_REASON_ISSUER_UNAVAILABLE ErrorReason = 83
 	// PERMISSION_DENIED: the caller lacks the role.
 	ErrorReason_ERROR_REASON_PERMISSION_DENIED ErrorReason = 90
 	// UNAUTHENTICATED: the call needs a credential and has none, or a wrong one.
@@ -152,6 +154,7 @@ var (
 		80:  "ERROR_REASON_DRAINING",
 		81:  "ERROR_REASON_STORE_UNAVAILABLE",
 		82:  "ERROR_REASON_NOT_OWNER",
+		83:  "ERROR_REASON_ISSUER_UNAVAILABLE",
 		90:  "ERROR_REASON_PERMISSION_DENIED",
 		91:  "ERROR_REASON_CREDENTIAL_REQUIRED",
 		100: "ERROR_REASON_CORRUPT",
@@ -195,6 +198,7 @@ var (
 		"ERROR_REASON_DRAINING":             80,
 		"ERROR_REASON_STORE_UNAVAILABLE":    81,
 		"ERROR_REASON_NOT_OWNER":            82,
+		"ERROR_REASON_ISSUER_UNAVAILABLE":   83,
 		"ERROR_REASON_PERMISSION_DENIED":    90,
 		"ERROR_REASON_CREDENTIAL_REQUIRED":  91,
 		"ERROR_REASON_CORRUPT":              100,
@@ -234,7 +238,7 @@ var File_runnerd_v1_errors_proto protoreflect.FileDescriptor
 const file_runnerd_v1_errors_proto_rawDesc = "" +
 	"\n" +
 	"\x17runnerd/v1/errors.proto\x12\n" +
-	"runnerd.v1*\xc5\n" +
+	"runnerd.v1*\xea\n" +
 	"\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
@@ -274,7 +278,8 @@ const file_runnerd_v1_errors_proto_rawDesc = "" +
 	"\x18ERROR_REASON_SLOW_READER\x10H\x12\x19\n" +
 	"\x15ERROR_REASON_DRAINING\x10P\x12\"\n" +
 	"\x1eERROR_REASON_STORE_UNAVAILABLE\x10Q\x12\x1a\n" +
-	"\x16ERROR_REASON_NOT_OWNER\x10R\x12\"\n" +
+	"\x16ERROR_REASON_NOT_OWNER\x10R\x12#\n" +
+	"\x1fERROR_REASON_ISSUER_UNAVAILABLE\x10S\x12\"\n" +
 	"\x1eERROR_REASON_PERMISSION_DENIED\x10Z\x12$\n" +
 	" ERROR_REASON_CREDENTIAL_REQUIRED\x10[\x12\x18\n" +
 	"\x14ERROR_REASON_CORRUPT\x10d\x12\x19\n" +

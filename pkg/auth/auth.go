@@ -1,0 +1,197 @@
+package auth
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
+	"github.com/runnerd/runnerd/pkg/runner"
+)
+
+// Config is who callers are and what they may do.
+type Config struct {
+	// ApproverToken is the token of local:owner, who has all roles and calls from this machine only. Empty: there is
+	// no such principal.
+	ApproverToken string
+	// AllowLocal makes a caller on this machine without a credential local:anonymous, a viewer and operator.
+	AllowLocal bool
+	// Tokens are the bearer tokens.
+	Tokens []Token
+	// Certificates are the client certificates.
+	Certificates []Certificate
+	// Issuers are the issuers of OIDC tokens.
+	Issuers []Issuer
+	// Bindings give roles.
+	Bindings []Binding
+	// Logger is told why a token was refused, never what it was. Nil: slog.Default().
+	Logger *slog.Logger
+}
+
+// Token is a bearer token, which is not kept but known again.
+type Token struct {
+	// SHA256 is the hash of the token.
+	SHA256 [sha256.Size]byte
+	// Principal is who has it.
+	Principal string
+}
+
+// Certificate is a client certificate. Who signs it is for the transport to check.
+type Certificate struct {
+	// URI is its one URI name.
+	URI string
+	// Principal is who has it.
+	Principal string
+}
+
+// Auth is the authentication and the roles of a daemon. It implements [runner.Authenticator] and is safe for concurrent
+// use.
+type Auth struct {
+	local        runner.LocalAuth
+	allowLocal   bool
+	tokens       map[[sha256.Size]byte]string
+	certificates map[string]string
+	issuers      []*issuer
+	roles        roles
+	log          *slog.Logger
+}
+
+// New returns the authentication that a configuration describes. No issuer is called before a token of it comes. An
+// error names what cannot be.
+func New(cfg Config) (*Auth, error) {
+	a := &Auth{
+		local:        runner.LocalAuth{ApproverToken: cfg.ApproverToken},
+		allowLocal:   cfg.AllowLocal,
+		tokens:       make(map[[sha256.Size]byte]string, len(cfg.Tokens)),
+		certificates: make(map[string]string, len(cfg.Certificates)),
+		roles:        roles{bindings: cfg.Bindings},
+		log:          cfg.Logger,
+	}
+	if a.log == nil {
+		a.log = slog.Default()
+	}
+	for _, t := range cfg.Tokens {
+		if err := checkName(t.Principal); err != nil {
+			return nil, fmt.Errorf("token of %q: %w", t.Principal, err)
+		}
+		if _, twice := a.tokens[t.SHA256]; twice {
+			return nil, fmt.Errorf("token of %q: somebody else has the same", t.Principal)
+		}
+		a.tokens[t.SHA256] = t.Principal
+	}
+	for _, c := range cfg.Certificates {
+		if err := checkName(c.Principal); err != nil {
+			return nil, fmt.Errorf("certificate %q: %w", c.URI, err)
+		}
+		if err := CheckURI(c.URI); err != nil {
+			return nil, fmt.Errorf("certificate %q: %w", c.URI, err)
+		}
+		if _, twice := a.certificates[c.URI]; twice {
+			return nil, fmt.Errorf("certificate %q stands there twice", c.URI)
+		}
+		a.certificates[c.URI] = c.Principal
+	}
+	for _, i := range cfg.Issuers {
+		for _, other := range a.issuers {
+			if strings.HasPrefix(i.Prefix, other.Prefix) || strings.HasPrefix(other.Prefix, i.Prefix) {
+				return nil, fmt.Errorf("issuer %s: its prefix %q and %q of %s begin alike, so one could speak for the principals of the other",
+					i.URL, i.Prefix, other.Prefix, other.URL)
+			}
+		}
+		made, err := newIssuer(i)
+		if err != nil {
+			return nil, fmt.Errorf("issuer %s: %w", i.URL, err)
+		}
+		a.issuers = append(a.issuers, made)
+	}
+	return a, nil
+}
+
+// maxName bounds the name of a principal in bytes: it stands in events and rows.
+const maxName = 256
+
+// localPrefix is what the names of callers on this machine begin with.
+const localPrefix = "local:"
+
+// checkName says why a name cannot be that of a principal.
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return errors.New("a principal needs a name")
+	case len(name) > maxName:
+		return fmt.Errorf("the name of a principal has at most %d bytes", maxName)
+	case strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return errors.New("the name of a principal has visible ASCII characters only")
+	case strings.HasPrefix(name, localPrefix):
+		return errors.New("names that begin with local: belong to callers of this machine")
+	}
+	return nil
+}
+
+// Authenticate implements [runner.Authenticator].
+func (a *Auth) Authenticate(ctx context.Context, caller runner.Caller) (runner.Principal, error) {
+	switch {
+	case caller.HasBearer:
+		return a.bearer(ctx, caller)
+	case caller.Certificate != nil:
+		return a.certificate(caller.Certificate)
+	case a.allowLocal && caller.Local():
+		return runner.Anonymous(), nil
+	}
+	return runner.Principal{}, refused("a credential is required")
+}
+
+// bearer finds out whose token a caller shows.
+func (a *Auth) bearer(ctx context.Context, caller runner.Caller) (runner.Principal, error) {
+	// The hash of what is shown is looked up, not what is shown: how long that takes tells nothing of the token.
+	if name, ok := a.tokens[sha256.Sum256([]byte(caller.Bearer))]; ok {
+		return a.principal(name, time.Time{}), nil
+	}
+	if a.local.IsOwner(caller.Bearer) {
+		if !caller.Local() {
+			return runner.Principal{}, refused("the approver token is for callers on the machine of the daemon")
+		}
+		return runner.Owner(), nil
+	}
+	if issuer := a.issuerOf(caller.Bearer); issuer != nil {
+		name, expires, err := issuer.verify(ctx, caller.Bearer)
+		if err != nil {
+			a.log.InfoContext(ctx, "a token was refused", "issuer", issuer.URL, "error", err)
+			return runner.Principal{}, whyRefused(err)
+		}
+		return a.principal(name, expires), nil
+	}
+	return runner.Principal{}, refused("the credential is not valid")
+}
+
+// certificate finds out whose certificate a caller shows. The transport has verified who signed it, and when.
+func (a *Auth) certificate(cert *x509.Certificate) (runner.Principal, error) {
+	uri, err := uriName(cert)
+	if err != nil {
+		return runner.Principal{}, refused("the client certificate cannot be used: " + err.Error())
+	}
+	name, ok := a.certificates[uri]
+	if !ok {
+		return runner.Principal{}, refused("the client certificate is nobody's who is configured")
+	}
+	if time.Now().After(cert.NotAfter) { // it was good when the connection was made
+		return runner.Principal{}, refused("the client certificate has expired")
+	}
+	return a.principal(name, cert.NotAfter), nil
+}
+
+func (a *Auth) principal(name string, expires time.Time) runner.Principal {
+	p := runner.Principal{Name: name, Credential: true, Expires: expires}
+	p.Everywhere, p.Agents = a.roles.of(name)
+	return p
+}
+
+// refused is what a caller with a wrong credential is told, or one without any.
+func refused(message string) error {
+	return &runner.Error{Reason: runnerdv1.ErrorReason_ERROR_REASON_CREDENTIAL_REQUIRED, Message: message}
+}

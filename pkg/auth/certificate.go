@@ -1,0 +1,32 @@
+package auth
+
+import (
+	"crypto/x509"
+	"errors"
+	"net/url"
+	"strings"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+)
+
+// uriName is the one URI name of a certificate, as it stands there. A SPIFFE id has to be a valid one.
+func uriName(cert *x509.Certificate) (string, error) {
+	if len(cert.URIs) != 1 {
+		return "", errors.New("it does not have exactly one URI name")
+	}
+	name := cert.URIs[0].String()
+	return name, CheckURI(name)
+}
+
+// CheckURI says why a text cannot be the URI name of a certificate.
+func CheckURI(name string) error {
+	uri, err := url.Parse(name)
+	switch {
+	case err != nil || !uri.IsAbs():
+		return errors.New("its URI name is not an absolute URI")
+	case strings.EqualFold(uri.Scheme, "spiffe"):
+		_, err = spiffeid.FromString(name)
+		return err
+	}
+	return nil
+}
