@@ -103,7 +103,7 @@ func TestVerifyAudit(t *testing.T) {
 	rowDamaged(t, "T-187 T-177 damage of every kind is found and named", func(f *face, d *damaged) {
 		t := f.t
 		f.start(f.owner(), "r1", "read:{\"password\":\"hunter2\"}\nfail:{}\nanswer:done")
-		f.settle("r1")
+		head := f.settle("r1").GetHeadSequence()
 		f.asked("r2", "deploy:{}\nanswer:done")
 		f.start(f.owner(), "r3", "block")
 		events := 0
@@ -166,7 +166,13 @@ func TestVerifyAudit(t *testing.T) {
 			{"a private part that is gone", at("r1", private, func(r *auditstore.Record) { r.Private = nil }), nil, fmt.Sprint("private r1/", private)},
 			{"another iteration", at("r1", 3, rewrite(func(ev *runnerdv1.Event) { ev.GetIterationStarted().Iteration = 7 })), nil, "invariant-"},
 			{"another time", at("r1", 3, rewrite(func(ev *runnerdv1.Event) { ev.Time.Seconds -= 1000 })), nil, "invariant-14 r1/3"},
-			{"another checkpoint", nil, func(b []byte) []byte { return bytes.Replace(b, []byte(`"ToolCalls":2`), []byte(`"ToolCalls":1`), 1) }, "replay r1/"},
+			{"another checkpoint", nil, func(b []byte) []byte {
+				return bytes.Replace(b, []byte(`"ToolCalls":2`), []byte(`"ToolCalls":1`), 1)
+			}, "seal r1/"},
+			{"another checkpoint by who has the key", nil, func(b []byte) []byte {
+				body := bytes.Replace(b[sealSize:], []byte(`"ToolCalls":2`), []byte(`"ToolCalls":1`), 1)
+				return sealBody(testKey, "r1", head, body)
+			}, "replay r1/"},
 		} {
 			d.set(tt.change, tt.body)
 			found, summary, err := f.verify(f.anonymous(), "r1")
@@ -177,6 +183,34 @@ func TestVerifyAudit(t *testing.T) {
 			if err != nil || summary.GetOk() || !strings.Contains(strings.Join(found, "\n"), tt.want) {
 				t.Errorf("%s, in all runs: found %v, %v, %v, want %q", tt.name, found, summary, err, tt.want)
 			}
+		}
+		d.set(nil, nil)
+	})
+}
+
+// What a run may do comes from its events: a checkpoint body that somebody else wrote is not read.
+func TestForgedCheckpointsGrantNothing(t *testing.T) {
+	t.Parallel()
+	rowDamaged(t, "a checkpoint with a grant that nobody gave", func(f *face, d *damaged) {
+		t := f.t
+		first := f.asked("r1", "deploy:{}\ndeploy:{}\nanswer:done")
+		forged := 0
+		d.set(func(*auditstore.Record) {}, func(b []byte) []byte {
+			grant := `"Grants":[{"ID":1,"Scope":1,"Host":"` + first.GetHost() + `","Tool":"deploy","By":"x","At":"2026-01-02T03:04:05Z"}],"Calls":`
+			out := bytes.Replace(b, []byte(`"Calls":`), []byte(grant), 1)
+			if !bytes.Equal(out, b) {
+				forged++
+			}
+			return out
+		})
+		if _, err := f.vote(first, runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_APPROVE); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.settle("r1"); len(got.GetApprovals()) != 1 || got.GetIteration() != 2 {
+			t.Errorf("the second call is not asked for: %v", got)
+		}
+		if forged == 0 {
+			t.Error("no checkpoint was forged")
 		}
 		d.set(nil, nil)
 	})

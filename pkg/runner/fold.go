@@ -83,6 +83,10 @@ func (s *store) restore(ctx context.Context, run string, upTo uint64) (*runstate
 	if sequence == 0 {
 		return nil, 0, nil
 	}
+	body, ok := openBody(s.key, run, sequence, body)
+	if !ok {
+		return nil, 0, nil // not ours: fold from the first event
+	}
 	spec, catalogue, err := runstate.BodyDigests(body)
 	if err != nil {
 		return nil, 0, nil //nolint:nilerr // a body of another version: fold from the first event

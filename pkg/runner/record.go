@@ -100,6 +100,7 @@ func (e *engine) append(ctx context.Context, events []*runnerdv1.Event, rests bo
 		if a.Body, err = e.st.Body(); err != nil {
 			return fmt.Errorf("checkpoint body: %w", err)
 		}
+		a.Body = sealBody(e.r.cfg.Key, e.run, head, a.Body)
 		if sizeOf(&a)+roomForRow > auditstore.MaxAppend {
 			a.Body = nil // a cache: a later append brings it
 		}

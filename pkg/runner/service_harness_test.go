@@ -28,6 +28,9 @@ import (
 	"github.com/runnerd/runnerd/pkg/auditstore/auditstoretest"
 )
 
+// testKey is the digest key of the data folder.
+var testKey = Key{ID: "k1", Secret: []byte("0123456789abcdef")}
+
 // face is a daemon without a process: a runner over a store in memory behind its gRPC server, in a bubble.
 type face struct {
 	t       *testing.T
@@ -72,7 +75,7 @@ func newFace(t *testing.T, options ...func(*Config, *ServerConfig)) *face {
 	}
 	logger := slog.New(slog.NewTextHandler(f.logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	cfg := Config{
-		Log: f.log, Blobs: f.log, LogID: "log1", Key: Key{ID: "k1", Secret: []byte("0123456789abcdef")},
+		Log: f.log, Blobs: f.log, LogID: "log1", Key: testKey,
 		Agents: map[string]*Agent{"demo": demoAgent("demo"), "other": demoAgent("other")}, Decider: f.brain, Tools: f.hands,
 		Logger: logger,
 	}

@@ -271,6 +271,10 @@ func (v *verification) compare(ctx context.Context, st *runstate.State, run stri
 	if sequence != st.Sequence() {
 		return nil // dropped meanwhile
 	}
+	stored, ok := openBody(v.store.key, run, sequence, stored)
+	if !ok {
+		return v.found(run, sequence, "seal", "the checkpoint body was not written with the key of this data folder for this run")
+	}
 	if _, _, err := runstate.BodyDigests(stored); err != nil {
 		return nil //nolint:nilerr // see above
 	}

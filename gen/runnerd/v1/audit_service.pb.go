@@ -139,7 +139,7 @@ type AuditFinding struct {
 	RunId string `protobuf:"bytes,1,opt,name=run_id,json=runId,proto3" json:"run_id,omitempty"`
 	// Event, as near as it can be named.
 	Sequence uint64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// Stable code: chain, sequence, decode, private, invariant-<n>, replay, unreadable.
+	// Stable code: chain, sequence, decode, private, invariant-<n>, replay, seal, unreadable.
 	Code string `protobuf:"bytes,3,opt,name=code,proto3" json:"code,omitempty"`
 	// What is wrong.
 	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
