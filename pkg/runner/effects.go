@@ -14,6 +14,7 @@ import (
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 	"github.com/runnerd/runnerd/pkg/auditstore"
+	"github.com/runnerd/runnerd/pkg/internal/answerer"
 	"github.com/runnerd/runnerd/pkg/runner/internal/runstate"
 )
 
@@ -76,12 +77,30 @@ func (r *Runner) perform(ctx context.Context, w work, token string) (fact runsta
 		call, cancel = context.WithTimeout(ctx, w.deadline.Sub(r.now()))
 		defer cancel()
 	}
+	call, who := answerer.Listen(call)
 	fact, err := w.do(call, ctx, token)
 	if err != nil {
-		return w.failed(call, err)
+		fact = w.failed(call, err)
+	}
+	return answeredBy(fact, who())
+}
+
+// answeredBy puts the name of who answered into a fact that is an answer.
+func answeredBy(fact runstate.Fact, name string) runstate.Fact {
+	name = cutBytes(name, maxAnswerer)
+	switch f := fact.(type) {
+	case runstate.Decided:
+		f.AnsweredBy = name
+		return f
+	case runstate.CallFinished:
+		f.AnsweredBy = name
+		return f
 	}
 	return fact
 }
+
+// maxAnswerer bounds the name of who answered in bytes: a SPIFFE id has at most so many.
+const maxAnswerer = 2048
 
 // listTools gets the tools of the run's agent.
 func (e *engine) listTools() work {

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 )
@@ -38,7 +39,10 @@ func Unary[M any, P message[M]](ctx context.Context, p *Pool, call Call) (P, err
 	tr := new(trace)
 	ctx = context.WithValue(ctx, traceKey{}, tr)
 	req, resp := &frame{msg: call.Request}, &frame{msg: P(new(M))}
-	if err := conn.Invoke(ctx, call.Method, req, resp, call.options()...); err != nil {
+	var from peer.Peer
+	err = conn.Invoke(ctx, call.Method, req, resp, call.options(&from)...)
+	tellPeer(ctx, &from)
+	if err != nil {
 		return nil, call.sendError(err, req, tr)
 	}
 	if resp.err != nil {
@@ -63,7 +67,9 @@ func One[M, A any, P message[M]](ctx context.Context, p *Pool, call Call, noun s
 	ctx, cancel := context.WithCancel(context.WithValue(ctx, traceKey{}, tr))
 	defer cancel()
 
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, call.Method, call.options()...)
+	var from peer.Peer // known when the stream is over
+	defer tellPeer(ctx, &from)
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, call.Method, call.options(&from)...)
 	if err != nil {
 		return nil, classify(err, tr, call.MaxReceive)
 	}
@@ -120,8 +126,8 @@ func (p *Pool) conn(service string) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-func (c *Call) options() []grpc.CallOption {
-	return []grpc.CallOption{grpc.ForceCodecV2(frameCodec{}), grpc.MaxCallRecvMsgSize(c.MaxReceive)}
+func (c *Call) options(from *peer.Peer) []grpc.CallOption {
+	return []grpc.CallOption{grpc.ForceCodecV2(frameCodec{}), grpc.MaxCallRecvMsgSize(c.MaxReceive), grpc.Peer(from)}
 }
 
 // sendError is the error of a call whose request may be at fault. A request that cannot be encoded is the same for

@@ -228,7 +228,9 @@ func (t *advance) finished(f CallFinished) {
 	if c == nil {
 		return
 	}
-	t.outcome(c, f.Result, outcomeOf{duration: durationpb.New(f.Duration), reconciled: f.Reconciled})
+	t.outcome(c, f.Result, outcomeOf{
+		duration: durationpb.New(f.Duration), reconciled: f.Reconciled, answeredBy: f.AnsweredBy,
+	})
 }
 
 // attempt finds the call whose given attempt is in progress; nil: it is not, and what is told about it is dropped.
@@ -249,6 +251,7 @@ type outcomeOf struct {
 	resolution *runnerdv1.Resolution
 	duration   *durationpb.Duration
 	reconciled bool
+	answeredBy string
 }
 
 // outcome records the result of a call, a failed one or not.
@@ -260,6 +263,7 @@ func (t *advance) outcome(c *call, r Result, of outcomeOf) uint64 {
 				CallId: c.ID, Attempt: c.Attempt, Text: r.Text, StructuredJson: r.StructuredJSON,
 				StructuredRef: r.StructuredRef, Artifacts: r.Artifacts, TextTruncated: r.TextTruncated,
 				TextRepaired: r.TextRepaired, Duration: of.duration, Resolution: of.resolution, Reconciled: of.reconciled,
+				AnsweredBy: of.answeredBy,
 			}},
 		})
 	}
@@ -269,7 +273,7 @@ func (t *advance) outcome(c *call, r Result, of outcomeOf) uint64 {
 			CallId: c.ID, Attempt: c.Attempt, Reason: r.Reason, Message: r.Text, StructuredJson: r.StructuredJSON,
 			StructuredRef: r.StructuredRef, Artifacts: r.Artifacts, TextTruncated: r.TextTruncated,
 			TextRepaired: r.TextRepaired, Duration: of.duration, Resolution: of.resolution, Reconciled: of.reconciled,
-			Code: r.Code,
+			Code: r.Code, AnsweredBy: of.answeredBy,
 		}},
 	})
 }

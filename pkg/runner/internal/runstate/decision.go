@@ -57,6 +57,7 @@ func (t *advance) decided(f Decided) {
 	}
 	made.Attempt, made.Transport, made.Duration = f.Attempt, cutText(d.GetTransport(), 64), durationpb.New(f.Duration)
 	made.Usage, made.CostNanocents, made.Totals = bill.usage, bill.cost, bill.totals
+	made.AnsweredBy = f.AnsweredBy
 	f.Refs.apply(made)
 	for i := range calls {
 		made.CallIds = append(made.CallIds, callID(f.Iteration, i))

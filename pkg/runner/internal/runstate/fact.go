@@ -35,6 +35,7 @@ type Decided struct {
 	Refs               DecisionRefs
 	Found              []Found // by call; nil: there is nothing against any
 	Duration           time.Duration
+	AnsweredBy         string // name in the certificate of the decide service; empty: unknown
 }
 
 // DecisionRefs says where parts of a decision were stored that are too big for an event. A nil entry means that the
@@ -79,6 +80,7 @@ type CallFinished struct {
 	Result     Result
 	Duration   time.Duration
 	Reconciled bool
+	AnsweredBy string // name in the certificate of the host; empty: unknown
 }
 
 // CallLost says that an attempt ended and its outcome is not known. Cause NOT_SENT: the request never left the
