@@ -60,34 +60,34 @@ func dialInside(l *bufconn.Listener) []grpc.DialOption {
 // insideAddress is a target that no resolver looks at.
 const insideAddress = "passthrough:///builtin"
 
-func newDecider(cfg *configv1.Config, inside *builtin) (*decide.Client, error) {
+func newDecider(cfg *configv1.Config, inside *builtin, log *slog.Logger) (*decide.Client, error) {
 	endpoints := map[string]decide.Endpoint{}
 	for name, service := range cfg.GetDecideServices() {
 		if service.GetScripted() != "" {
 			endpoints[name] = decide.Endpoint{Address: insideAddress, DialOptions: dialInside(inside.decide)}
 			continue
 		}
-		tls, err := config.TLS(service.GetTls())
+		endpoint, err := config.Endpoint(service, log)
 		if err != nil {
 			return nil, fmt.Errorf("decide service %s: %w", name, err)
 		}
-		endpoints[name] = decide.Endpoint{Address: service.GetAddress(), TLS: tls}
+		endpoints[name] = endpoint
 	}
 	return decide.NewClient(endpoints)
 }
 
-func newTools(cfg *configv1.Config, inside *builtin) (*toolhost.Client, error) {
+func newTools(cfg *configv1.Config, inside *builtin, log *slog.Logger) (*toolhost.Client, error) {
 	endpoints := map[string]toolhost.Endpoint{}
 	for name, host := range cfg.GetToolHosts() {
 		if host.GetScripted() != "" {
 			endpoints[name] = toolhost.Endpoint{Address: insideAddress, DialOptions: dialInside(inside.tools)}
 			continue
 		}
-		tls, err := config.TLS(host.GetTls())
+		endpoint, err := config.Endpoint(host, log)
 		if err != nil {
 			return nil, fmt.Errorf("tool host %s: %w", name, err)
 		}
-		endpoints[name] = toolhost.Endpoint{Address: host.GetAddress(), TLS: tls}
+		endpoints[name] = endpoint
 	}
 	return toolhost.NewClient(endpoints)
 }

@@ -29,6 +29,8 @@ type connection struct {
 	dataDir   string
 	tls       bool
 	caFile    string
+	certFile  string
+	keyFile   string
 }
 
 // maxMessage is the largest message a daemon sends.
@@ -42,7 +44,9 @@ func (p *program) addConnectionFlags(cmd *cobra.Command) *connection {
 	flags.StringVar(&c.tokenFile, "token-file", "", "file with the token to show (else RUNNERD_TOKEN, else approver.token of the data folder)")
 	flags.StringVar(&c.dataDir, "data-dir", "", "data folder to take approver.token from (RUNNERD_DATA_DIR)")
 	flags.BoolVar(&c.tls, "tls", false, "use TLS with the certificates of the system")
-	flags.StringVar(&c.caFile, "tls-ca", "", "use TLS with the certificates of this PEM file")
+	flags.StringVar(&c.caFile, "tls-ca", "", "use TLS with the certificates of this PEM file (RUNNERD_TLS_CA)")
+	flags.StringVar(&c.certFile, "tls-cert", "", "use TLS and show the certificate of this PEM file (RUNNERD_TLS_CERT)")
+	flags.StringVar(&c.keyFile, "tls-key", "", "PEM file with the private key of --tls-cert (RUNNERD_TLS_KEY)")
 	return c
 }
 
@@ -51,12 +55,15 @@ type client struct {
 	runnerdv1.RunServiceClient
 	audit      runnerdv1.AuditServiceClient
 	conn       *grpc.ClientConn
-	credential bool // a token is shown
+	credential bool // a token or a certificate is shown
 }
 
 // dial prepares a connection; nothing is sent before the first call.
 func (p *program) dial(c *connection) (*client, error) {
 	addr := firstOf(c.addr, p.env("RUNNERD_ADDR"), config.DefaultListen)
+	c.caFile = firstOf(c.caFile, p.env("RUNNERD_TLS_CA"))
+	c.certFile = firstOf(c.certFile, p.env("RUNNERD_TLS_CERT"))
+	c.keyFile = firstOf(c.keyFile, p.env("RUNNERD_TLS_KEY"))
 	transport, secure, err := c.transport()
 	if err != nil {
 		return nil, err
@@ -86,7 +93,7 @@ func (p *program) dial(c *connection) (*client, error) {
 		RunServiceClient: runnerdv1.NewRunServiceClient(conn),
 		audit:            runnerdv1.NewAuditServiceClient(conn),
 		conn:             conn,
-		credential:       token != "",
+		credential:       token != "" || c.certFile != "",
 	}, nil
 }
 
@@ -95,7 +102,7 @@ func (c *client) close() {
 }
 
 func (c *connection) transport() (creds credentials.TransportCredentials, secure bool, err error) {
-	if !c.tls && c.caFile == "" {
+	if !c.tls && c.caFile == "" && c.certFile == "" && c.keyFile == "" {
 		return insecure.NewCredentials(), false, nil
 	}
 	settings := &tls.Config{MinVersion: tls.VersionTLS13}
@@ -109,12 +116,19 @@ func (c *connection) transport() (creds credentials.TransportCredentials, secure
 			return nil, false, usageError{fmt.Errorf("--tls-ca: %s holds no certificate", c.caFile)}
 		}
 	}
+	if c.certFile != "" || c.keyFile != "" {
+		pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
+		if err != nil {
+			return nil, false, usageError{fmt.Errorf("--tls-cert and --tls-key: %w", err)}
+		}
+		settings.Certificates = []tls.Certificate{pair}
+	}
 	return credentials.NewTLS(settings), true, nil
 }
 
-// token finds the credential to show: a named file, the environment, or, to a
+// token finds the token to show: a named file, the environment, or, to a
 // daemon on this machine, approver.token of its data folder if this user may
-// read it.
+// read it and shows no certificate.
 func (p *program) token(c *connection, local bool) (string, error) {
 	if c.tokenFile != "" {
 		data, err := os.ReadFile(c.tokenFile)
@@ -126,7 +140,7 @@ func (p *program) token(c *connection, local bool) (string, error) {
 	if token := p.env("RUNNERD_TOKEN"); token != "" {
 		return cleanToken("RUNNERD_TOKEN", token)
 	}
-	if !local {
+	if !local || c.certFile != "" {
 		return "", nil
 	}
 	dir, err := p.dataDir(c.dataDir)

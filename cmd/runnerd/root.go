@@ -48,7 +48,7 @@ func newRoot(p *program) *cobra.Command {
 			root.AddCommand(cmd)
 		}
 	}
-	add("daemon", newServeCommand(p), newDemoCommand(p), newVersionCommand(p))
+	add("daemon", newServeCommand(p), newDemoCommand(p), newTokenCommand(p), newVersionCommand(p))
 	add("runs", newRunCommand(p), newWatchCommand(p), newRunsCommand(p), newCancelCommand(p), newResumeCommand(p))
 	add("people", newApprovalsCommand(p), newApproveCommand(p), newDenyCommand(p), newInputCommand(p))
 	add("log", newAuditCommand(p), newToolsCommand(p), newDevCommand())

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/credentials"
 
 	configv1 "github.com/runnerd/runnerd/gen/runnerd/config/v1"
 	"github.com/runnerd/runnerd/pkg/auditstore"
@@ -44,6 +45,8 @@ docs/configuration.md.
 
 Callers on this machine may start and watch runs. Approvals need the token in
 approver.token of the data folder, which only the owner of the daemon can read.
+Others are let in by the sections tls and auth of the configuration: see
+docs/security.md.
 
 Exit codes:
 ` + exitCodes,
@@ -99,15 +102,25 @@ func (p *program) serve(ctx context.Context, cfg *configv1.Config) (err error) {
 		return &exitError{code: exitUsage, err: err}
 	}
 
+	// Who may call.
+	auth, err := config.Auth(cfg, token, log)
+	if err != nil {
+		return &exitError{code: exitUsage, err: err}
+	}
+	creds, err := newCreds(cfg, log)
+	if err != nil {
+		return &exitError{code: exitUsage, err: err}
+	}
+
 	// What runs call.
 	inside := startBuiltin(context.WithoutCancel(ctx), log)
 	defer inside.stop()
-	decider, err := newDecider(cfg, inside)
+	decider, err := newDecider(cfg, inside, log)
 	if err != nil {
 		return &exitError{code: exitUsage, err: err}
 	}
 	defer decider.Close()
-	tools, err := newTools(cfg, inside)
+	tools, err := newTools(cfg, inside, log)
 	if err != nil {
 		return &exitError{code: exitUsage, err: err}
 	}
@@ -127,7 +140,7 @@ func (p *program) serve(ctx context.Context, cfg *configv1.Config) (err error) {
 	}
 	metrics := newMetrics(store)
 	server, err := runner.NewServer(runner.ServerConfig{
-		Runner: engine, Auth: runner.LocalAuth{ApproverToken: token}, Logger: log, Metrics: metrics,
+		Runner: engine, Auth: auth, Creds: creds, Logger: log, Metrics: metrics,
 	})
 	if err != nil {
 		return err
@@ -141,8 +154,9 @@ func (p *program) serve(ctx context.Context, cfg *configv1.Config) (err error) {
 	defer listener.Close()
 	log.Info("listening", "address", listener.Addr().String(), "version", version(), "data_dir", cfg.GetDataDir(),
 		"agents", len(cfg.GetAgents()))
-	if addr, ok := listener.Addr().(*net.TCPAddr); ok && !addr.IP.IsLoopback() {
-		log.Warn("calls come in without encryption: put a TLS proxy in front, or listen on a loopback address")
+	if addr, ok := listener.Addr().(*net.TCPAddr); ok && !addr.IP.IsLoopback() && creds == nil {
+		log.Warn("calls come in without encryption, and callers on this machine need no credential; a proxy that adds no" +
+			" x-forwarded-for or forwarded header makes its callers such: configure tls and auth, or listen on a loopback address")
 	}
 
 	tasks := newTasks(context.WithoutCancel(ctx)) // they end by the drain, in its order
@@ -176,6 +190,15 @@ func (p *program) serve(ctx context.Context, cfg *configv1.Config) (err error) {
 	tasks.stop()
 	log.Info("stopped")
 	return err
+}
+
+// newCreds is how the API is encrypted; nil: not at all.
+func newCreds(cfg *configv1.Config, log *slog.Logger) (credentials.TransportCredentials, error) {
+	settings, err := config.ServerTLS(cfg.GetTls(), log)
+	if settings == nil || err != nil {
+		return nil, err
+	}
+	return credentials.NewTLS(settings), nil
 }
 
 // waitForEnd returns when the daemon is told to stop, or why it cannot go on.

@@ -61,8 +61,19 @@ type Auth struct {
 	log          *slog.Logger
 }
 
-// New returns the authentication that a configuration describes. No issuer is called before a token of it comes. An
-// error names what cannot be.
+// EntryError says which entry of a [Config] cannot be, and why.
+type EntryError struct {
+	Kind  string // token, certificate or issuer
+	Index int    // among those of its kind
+	Err   error
+}
+
+func (e *EntryError) Error() string { return fmt.Sprintf("%s %d: %v", e.Kind, e.Index+1, e.Err) }
+
+func (e *EntryError) Unwrap() error { return e.Err }
+
+// New returns the authentication that a configuration describes. No issuer is called before a token of it comes. The
+// error joins an [*EntryError] for each entry that cannot be.
 func New(cfg Config) (*Auth, error) {
 	a := &Auth{
 		local:        runner.LocalAuth{ApproverToken: cfg.ApproverToken},
@@ -75,41 +86,65 @@ func New(cfg Config) (*Auth, error) {
 	if a.log == nil {
 		a.log = slog.Default()
 	}
-	for _, t := range cfg.Tokens {
-		if err := checkName(t.Principal); err != nil {
-			return nil, fmt.Errorf("token of %q: %w", t.Principal, err)
-		}
-		if _, twice := a.tokens[t.SHA256]; twice {
-			return nil, fmt.Errorf("token of %q: somebody else has the same", t.Principal)
-		}
-		a.tokens[t.SHA256] = t.Principal
-	}
-	for _, c := range cfg.Certificates {
-		if err := checkName(c.Principal); err != nil {
-			return nil, fmt.Errorf("certificate %q: %w", c.URI, err)
-		}
-		if err := CheckURI(c.URI); err != nil {
-			return nil, fmt.Errorf("certificate %q: %w", c.URI, err)
-		}
-		if _, twice := a.certificates[c.URI]; twice {
-			return nil, fmt.Errorf("certificate %q stands there twice", c.URI)
-		}
-		a.certificates[c.URI] = c.Principal
-	}
-	for _, i := range cfg.Issuers {
-		for _, other := range a.issuers {
-			if strings.HasPrefix(i.Prefix, other.Prefix) || strings.HasPrefix(other.Prefix, i.Prefix) {
-				return nil, fmt.Errorf("issuer %s: its prefix %q and %q of %s begin alike, so one could speak for the principals of the other",
-					i.URL, i.Prefix, other.Prefix, other.URL)
-			}
-		}
-		made, err := newIssuer(i)
+	var wrong []error
+	note := func(kind string, i int, err error) {
 		if err != nil {
-			return nil, fmt.Errorf("issuer %s: %w", i.URL, err)
+			wrong = append(wrong, &EntryError{Kind: kind, Index: i, Err: err})
 		}
-		a.issuers = append(a.issuers, made)
+	}
+	for i, t := range cfg.Tokens {
+		note("token", i, a.addToken(t))
+	}
+	for i, c := range cfg.Certificates {
+		note("certificate", i, a.addCertificate(c))
+	}
+	for n, i := range cfg.Issuers {
+		note("issuer", n, a.addIssuer(i))
+	}
+	if len(wrong) > 0 {
+		return nil, errors.Join(wrong...)
 	}
 	return a, nil
+}
+
+func (a *Auth) addToken(t Token) error {
+	if err := checkName(t.Principal); err != nil {
+		return err
+	}
+	if _, twice := a.tokens[t.SHA256]; twice {
+		return errors.New("another entry has the same token")
+	}
+	a.tokens[t.SHA256] = t.Principal
+	return nil
+}
+
+func (a *Auth) addCertificate(c Certificate) error {
+	if err := errors.Join(checkURI(c.URI), checkName(c.Principal)); err != nil {
+		return err
+	}
+	if _, twice := a.certificates[c.URI]; twice {
+		return errors.New("another entry has the same URI name")
+	}
+	a.certificates[c.URI] = c.Principal
+	return nil
+}
+
+func (a *Auth) addIssuer(cfg Issuer) error {
+	for _, other := range a.issuers {
+		switch {
+		case cfg.URL == other.URL:
+			return errors.New("another entry has the same issuer")
+		case strings.HasPrefix(cfg.Prefix, other.Prefix), strings.HasPrefix(other.Prefix, cfg.Prefix):
+			return fmt.Errorf("its prefix %q begins as %q of %s does, so one could speak for the principals of the other",
+				cfg.Prefix, other.Prefix, other.URL)
+		}
+	}
+	i, err := newIssuer(cfg)
+	if err != nil {
+		return err
+	}
+	a.issuers = append(a.issuers, i)
+	return nil
 }
 
 // maxName bounds the name of a principal in bytes: it stands in events and rows.

@@ -15,11 +15,11 @@ func uriName(cert *x509.Certificate) (string, error) {
 		return "", errors.New("it does not have exactly one URI name")
 	}
 	name := cert.URIs[0].String()
-	return name, CheckURI(name)
+	return name, checkURI(name)
 }
 
-// CheckURI says why a text cannot be the URI name of a certificate.
-func CheckURI(name string) error {
+// checkURI says why a text cannot be the URI name of a certificate.
+func checkURI(name string) error {
 	uri, err := url.Parse(name)
 	switch {
 	case err != nil || !uri.IsAbs():

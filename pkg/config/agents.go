@@ -1,11 +1,6 @@
 package config
 
 import (
-	"crypto/tls"
-	"crypto/x509"
-	"fmt"
-	"os"
-
 	configv1 "github.com/runnerd/runnerd/gen/runnerd/config/v1"
 	"github.com/runnerd/runnerd/pkg/runner"
 )
@@ -39,24 +34,4 @@ func hostConfig(name string, host *configv1.ToolHost) runner.HostConfig {
 		h.Tools[tool] = runner.ToolOverride{Tier: o.Tier, Timeout: o.GetTimeout().AsDuration(), Idempotent: o.Idempotent}
 	}
 	return h
-}
-
-// TLS is how a service is reached over TLS; nil settings are a plain connection.
-func TLS(settings *configv1.Tls) (*tls.Config, error) {
-	if settings == nil {
-		return nil, nil //nolint:nilnil // nil is a plain connection
-	}
-	c := &tls.Config{MinVersion: tls.VersionTLS13, ServerName: settings.GetServerName()}
-	if settings.GetCaFile() == "" {
-		return c, nil
-	}
-	pem, err := os.ReadFile(settings.GetCaFile())
-	if err != nil {
-		return nil, fmt.Errorf("reading certificates: %w", err)
-	}
-	c.RootCAs = x509.NewCertPool()
-	if !c.RootCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s holds no certificate", settings.GetCaFile())
-	}
-	return c, nil
 }

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"log/slog"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -57,19 +58,19 @@ func TestWhatIsNotSaidOfAToolIsLeftToItsHost(t *testing.T) {
 
 func TestTLS(t *testing.T) {
 	t.Parallel()
-	if c, err := config.TLS(nil); c != nil || err != nil {
+	if c, err := config.TLS(nil, slog.Default()); c != nil || err != nil {
 		t.Errorf("without settings: got %v, %v", c, err)
 	}
-	c, err := config.TLS(&configv1.Tls{})
+	c, err := config.TLS(&configv1.Tls{}, slog.Default())
 	if err != nil || c.RootCAs != nil || c.MinVersion != tls.VersionTLS13 {
 		t.Errorf("with the certificates of the system: got %v, %v", c, err)
 	}
 	file := certificate(t)
-	c, err = config.TLS(&configv1.Tls{CaFile: file, ServerName: "decide.internal"})
+	c, err = config.TLS(&configv1.Tls{CaFile: file, ServerName: "decide.internal"}, slog.Default())
 	if err != nil || c.RootCAs == nil || c.ServerName != "decide.internal" {
 		t.Errorf("with a file: got %v, %v", c, err)
 	}
-	if _, err := config.TLS(&configv1.Tls{CaFile: full}); err == nil {
+	if _, err := config.TLS(&configv1.Tls{CaFile: full}, slog.Default()); err == nil {
 		t.Error("a file without certificates was taken")
 	}
 	yaml := "decide_services: {d: {address: 'x:1', tls: {ca_file: " + file + "}}}"

@@ -1,10 +1,8 @@
 package config
 
 import (
-	"crypto/x509"
 	"maps"
 	"net"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,13 +21,15 @@ func crossCheck(cfg *configv1.Config) []*protovalidate.Violation {
 	root := fieldPath{}
 	all = append(all, checkAddress(root.field("listen"), cfg.Listen)...)
 	all = append(all, checkAddress(root.field("metrics_listen"), cfg.MetricsListen)...)
+	all = append(all, checkServerTLS(root.field("tls"), cfg.GetTls())...)
+	all = append(all, checkAuth(root, cfg)...)
 	for _, name := range slices.Sorted(maps.Keys(cfg.DecideServices)) {
 		service := cfg.DecideServices[name]
-		all = append(all, checkTLS(root.key("decide_services", name), service.GetTls(), service.GetScripted())...)
+		all = append(all, checkService(root.key("decide_services", name), service)...)
 	}
 	for _, name := range slices.Sorted(maps.Keys(cfg.ToolHosts)) {
 		host := cfg.ToolHosts[name]
-		all = append(all, checkTLS(root.key("tool_hosts", name), host.GetTls(), host.GetScripted())...)
+		all = append(all, checkService(root.key("tool_hosts", name), host)...)
 	}
 	for _, name := range slices.Sorted(maps.Keys(cfg.Agents)) {
 		all = append(all, checkAgent(root.key("agents", name), cfg, cfg.Agents[name])...)
@@ -47,26 +47,6 @@ func checkAddress(at fieldPath, address string) []*protovalidate.Violation {
 	}
 	if n, err := strconv.Atoi(port); err != nil || n > 65535 {
 		return []*protovalidate.Violation{at.violation("address", "port %s is not between 0 and 65535", port)}
-	}
-	return nil
-}
-
-func checkTLS(at fieldPath, tls *configv1.Tls, scripted string) []*protovalidate.Violation {
-	if tls == nil {
-		return nil
-	}
-	if scripted != "" {
-		return []*protovalidate.Violation{at.field("tls").violation("tls", "a scripted service runs inside runnerd and has no TLS")}
-	}
-	if tls.CaFile == "" {
-		return nil
-	}
-	pem, err := os.ReadFile(tls.CaFile)
-	if err != nil {
-		return []*protovalidate.Violation{at.field("tls").field("ca_file").violation("tls", "%v", err)}
-	}
-	if !x509.NewCertPool().AppendCertsFromPEM(pem) {
-		return []*protovalidate.Violation{at.field("tls").field("ca_file").violation("tls", "%s holds no certificate", tls.CaFile)}
 	}
 	return nil
 }
