@@ -65,8 +65,9 @@ func Spec(name string, agent *configv1.Agent) *runnerdv1.RunSpec {
 		Budget:        budget,
 		BudgetMax:     widest,
 		Approval: &runnerdv1.ApprovalSettings{
-			Mode:    ApprovalModes(agent)[0],
-			Timeout: orDuration(agent.GetApproval().GetTimeout(), DefaultApprovalTimeout),
+			Mode:         ApprovalModes(agent)[0],
+			Timeout:      orDuration(agent.GetApproval().GetTimeout(), DefaultApprovalTimeout),
+			ExcludeOwner: agent.GetApproval().GetExcludeOwner(),
 		},
 		Policy:           []*runnerdv1.PolicyLayer{{Name: "agent", ApprovalFor: agent.GetPolicy().GetApprovalFor()}},
 		OnDenial:         onRefusal[agent.GetOnDenial()],

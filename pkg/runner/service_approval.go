@@ -15,6 +15,9 @@ func (s *runService) SubmitApproval(ctx context.Context, req *runnerdv1.SubmitAp
 	if err != nil {
 		return nil, err
 	}
+	if err := s.checkVoter(ctx, PrincipalFrom(ctx), row.GetRun()); err != nil {
+		return nil, err
+	}
 	if err := validateVerdict(req); err != nil {
 		return nil, err
 	}

@@ -101,6 +101,7 @@ func resolveApproval(have *runnerdv1.ApprovalSettings, allowed []runnerdv1.Appro
 		}
 		have.Timeout = want.GetTimeout()
 	}
+	have.ExcludeOwner = have.GetExcludeOwner() || want.GetExcludeOwner()
 	return nil
 }
 
