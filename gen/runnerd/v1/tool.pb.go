@@ -441,8 +441,10 @@ type Tool struct {
 	PathArguments []string `protobuf:"bytes,13,rep,name=path_arguments,json=pathArguments,proto3" json:"path_arguments,omitempty"`
 	// Argument that holds a command line, in the operator's word; empty: command, or cmd.
 	CommandArgument string `protobuf:"bytes,14,opt,name=command_argument,json=commandArgument,proto3" json:"command_argument,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// No argument is a path, in the operator's word, whatever it looks like.
+	NoPaths       bool `protobuf:"varint,15,opt,name=no_paths,json=noPaths,proto3" json:"no_paths,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Tool) Reset() {
@@ -571,6 +573,13 @@ func (x *Tool) GetCommandArgument() string {
 		return x.CommandArgument
 	}
 	return ""
+}
+
+func (x *Tool) GetNoPaths() bool {
+	if x != nil {
+		return x.NoPaths
+	}
+	return false
 }
 
 // Finding is one remark about a tool or a host of an agent.
@@ -903,7 +912,7 @@ const file_runnerd_v1_tool_proto_rawDesc = "" +
 	"\vdescription\x18\x02 \x01(\tB\r\xbaH\x06r\x04(\x80\x80\x04\xe8\xe0\x18\x02R\vdescription\x129\n" +
 	"\x11input_schema_json\x18\x03 \x01(\tB\r\xbaH\x06r\x04(\x80\x80\x10\xe8\xe0\x18\x01R\x0finputSchemaJson\x12;\n" +
 	"\x12output_schema_json\x18\x04 \x01(\tB\r\xbaH\x06r\x04(\x80\x80\x10\xe8\xe0\x18\x01R\x10outputSchemaJson\x129\n" +
-	"\vannotations\x18\x05 \x01(\v2\x17.runnerd.v1.AnnotationsR\vannotations\"\xe6\x04\n" +
+	"\vannotations\x18\x05 \x01(\v2\x17.runnerd.v1.AnnotationsR\vannotations\"\x81\x05\n" +
 	"\x04Tool\x12\x18\n" +
 	"\x04host\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x04host\x12\x18\n" +
 	"\x04name\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x01R\x04name\x12'\n" +
@@ -920,7 +929,8 @@ const file_runnerd_v1_tool_proto_rawDesc = "" +
 	"\n" +
 	"rate_limit\x18\f \x01(\v2\x15.runnerd.v1.RateLimitR\trateLimit\x12+\n" +
 	"\x0epath_arguments\x18\r \x03(\tB\x04\xe8\xe0\x18\x01R\rpathArguments\x12/\n" +
-	"\x10command_argument\x18\x0e \x01(\tB\x04\xe8\xe0\x18\x01R\x0fcommandArgument\"\xb0\x01\n" +
+	"\x10command_argument\x18\x0e \x01(\tB\x04\xe8\xe0\x18\x01R\x0fcommandArgument\x12\x19\n" +
+	"\bno_paths\x18\x0f \x01(\bR\anoPaths\"\xb0\x01\n" +
 	"\aFinding\x12\x18\n" +
 	"\x04host\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x04host\x12\x18\n" +
 	"\x04tool\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x01R\x04tool\x12\x18\n" +

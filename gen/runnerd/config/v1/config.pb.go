@@ -935,10 +935,9 @@ type Tool struct {
 	Idempotent *bool `protobuf:"varint,3,opt,name=idempotent,proto3,oneof" json:"idempotent,omitempty"`
 	// How often a run may start calls of it. Absent: as often as it likes.
 	RateLimit *RateLimit `protobuf:"bytes,4,opt,name=rate_limit,json=rateLimit,proto3" json:"rate_limit,omitempty"`
-	// Top-level arguments that hold paths, or lists of paths. Absent: those that look like paths (see docs/policy.md);
-	// [] with none is written as no_paths.
+	// Top-level arguments that hold paths, or lists of paths. Absent: those that look like paths, see docs/policy.md.
 	PathArguments []string `protobuf:"bytes,5,rep,name=path_arguments,json=pathArguments,proto3" json:"path_arguments,omitempty"`
-	// Whether no argument is a path, whatever it looks like.
+	// Whether no argument is a path, whatever it looks like. Default false.
 	NoPaths bool `protobuf:"varint,6,opt,name=no_paths,json=noPaths,proto3" json:"no_paths,omitempty"`
 	// Top-level argument that holds a command line, for grants by program. Absent: command, or cmd.
 	CommandArgument string `protobuf:"bytes,7,opt,name=command_argument,json=commandArgument,proto3" json:"command_argument,omitempty"`
