@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/runnerd/runnerd/pkg/config"
+	"github.com/runnerd/runnerd/test/identitytest"
 )
 
 // Parts of the documentation are made from what they document: they stand
@@ -154,7 +155,7 @@ func TestDocumentedConfigurationsAreGood(t *testing.T) {
 		}
 		for _, block := range yamlBlock.FindAllSubmatch(text, -1) {
 			shown := filepath.Join(t.TempDir(), "runnerd.yaml")
-			if err := os.WriteFile(shown, block[1], 0o600); err != nil {
+			if err := os.WriteFile(shown, []byte(identitytest.Localize(t, string(block[1]))), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := config.Load(config.Source{File: shown, LookupEnv: environment("HOME", "/h")}); err != nil {

@@ -20,7 +20,7 @@ import (
 
 func TestAgentsHaveTheirHosts(t *testing.T) {
 	t.Parallel()
-	cfg, err := config.Load(config.Source{File: full})
+	cfg, err := config.Load(config.Source{File: fullFile(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,10 +17,21 @@ import (
 	configv1 "github.com/runnerd/runnerd/gen/runnerd/config/v1"
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 	"github.com/runnerd/runnerd/pkg/config"
+	"github.com/runnerd/runnerd/test/identitytest"
 )
 
 // full is a file with every field; docs/configuration.md shows it.
 const full = "testdata/full.yaml"
+
+// fullFile is that file where the credentials that it names exist.
+func fullFile(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return write(t, identitytest.Localize(t, string(text)))
+}
 
 func write(t *testing.T, text string) string {
 	t.Helper()
@@ -44,7 +55,7 @@ func env(pairs ...string) func(string) (string, bool) {
 
 func TestLoadReadsEveryField(t *testing.T) {
 	t.Parallel()
-	cfg, err := config.Load(config.Source{File: full})
+	cfg, err := config.Load(config.Source{File: fullFile(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +167,7 @@ func TestDataDirFollowsXDG(t *testing.T) {
 func TestLaterSourcesWin(t *testing.T) {
 	t.Parallel()
 	vars := env("RUNNERD_LISTEN", "127.0.0.1:1", "RUNNERD_LOG_LEVEL", "debug", "RUNNERD_LIMITS_MAX_ACTIVE_RUNS", "3")
-	cfg, err := config.Load(config.Source{File: full, LookupEnv: vars, Flags: []config.Setting{
+	cfg, err := config.Load(config.Source{File: fullFile(t), LookupEnv: vars, Flags: []config.Setting{
 		{Field: "log.level", Value: "error", From: "--log-level"},
 	}})
 	if err != nil {
