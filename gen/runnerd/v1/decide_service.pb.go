@@ -1007,7 +1007,7 @@ const file_runnerd_v1_decide_service_proto_rawDesc = "" +
 	"\x05calls\x18\x01 \x03(\v2\x14.runnerd.v1.ToolCallR\x05calls\"S\n" +
 	"\x06Answer\x12\x1e\n" +
 	"\acontent\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x02R\acontent\x12)\n" +
-	"\rmetadata_json\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x02R\fmetadataJson\"#\n" +
+	"\rmetadata_json\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x06R\fmetadataJson\"#\n" +
 	"\aAskUser\x12\x18\n" +
 	"\x04text\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x02R\x04text\"\x81\x03\n" +
 	"\bDecision\x12\x18\n" +

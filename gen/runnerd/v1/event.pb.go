@@ -4198,7 +4198,7 @@ const file_runnerd_v1_event_proto_rawDesc = "" +
 	"\fobservations\x18\v \x03(\v2\x17.runnerd.v1.ObservationR\fobservations\x123\n" +
 	"\x15replayed_observations\x18\f \x01(\rR\x14replayedObservations\x12@\n" +
 	"\x06labels\x18\r \x03(\v2\".runnerd.v1.RunStarted.LabelsEntryB\x04\xe8\xe0\x18\x01R\x06labels\x12)\n" +
-	"\rmetadata_json\x18\x0e \x01(\tB\x04\xe8\xe0\x18\x02R\fmetadataJson\x120\n" +
+	"\rmetadata_json\x18\x0e \x01(\tB\x04\xe8\xe0\x18\x06R\fmetadataJson\x120\n" +
 	"\bidentity\x18\x0f \x01(\v2\x14.runnerd.v1.IdentityR\bidentity\x12\x1a\n" +
 	"\x05model\x18\x10 \x01(\tB\x04\xe8\xe0\x18\x01R\x05model\x12\x1c\n" +
 	"\x06effort\x18\x11 \x01(\tB\x04\xe8\xe0\x18\x01R\x06effort\x1a9\n" +
@@ -4249,7 +4249,7 @@ const file_runnerd_v1_event_proto_rawDesc = "" +
 	"\rreasoning_ref\x18\x05 \x01(\v2\x17.runnerd.v1.ArtifactRefR\freasoningRef\x12+\n" +
 	"\x0eprovider_state\x18\x06 \x01(\fB\x04\xe8\xe0\x18\x05R\rproviderState\x12E\n" +
 	"\x12provider_state_ref\x18\a \x01(\v2\x17.runnerd.v1.ArtifactRefR\x10providerStateRef\x12)\n" +
-	"\rmetadata_json\x18\b \x01(\tB\x04\xe8\xe0\x18\x02R\fmetadataJson\x12\x1f\n" +
+	"\rmetadata_json\x18\b \x01(\tB\x04\xe8\xe0\x18\x06R\fmetadataJson\x12\x1f\n" +
 	"\bcall_ids\x18\t \x03(\tB\x04\xe8\xe0\x18\x01R\acallIds\x12\x18\n" +
 	"\aattempt\x18\n" +
 	" \x01(\rR\aattempt\x12'\n" +

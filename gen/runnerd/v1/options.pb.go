@@ -33,12 +33,17 @@ const (
 	Redaction_REDACTION_PLAIN Redaction = 1
 	// Free text: known secret patterns are replaced, more than 20000 characters are cut.
 	Redaction_REDACTION_TEXT Redaction = 2
-	// Arguments of a tool call, JSON text: values of sensitive keys are replaced, then as REDACTION_TEXT.
+	// Arguments of a tool call, JSON text: as REDACTION_JSON, and what stands under command, content, new and old is
+	// replaced too. What is no JSON is not shown at all.
 	Redaction_REDACTION_ARGUMENTS Redaction = 3
-	// Result of a tool call, JSON text: values of sensitive keys are replaced, then as REDACTION_TEXT.
+	// Result of a tool call, JSON text: as REDACTION_JSON, and what stands under content, stderr, stdout and text is
+	// replaced too.
 	Redaction_REDACTION_RESULT Redaction = 4
 	// Never shown.
 	Redaction_REDACTION_HIDDEN Redaction = 5
+	// JSON text: what stands under keys that name secrets is replaced, all other strings are as REDACTION_TEXT, and so is
+	// what is no JSON. More than 20000 characters are cut; the rest is JSON still.
+	Redaction_REDACTION_JSON Redaction = 6
 )
 
 // Enum value maps for Redaction.
@@ -50,6 +55,7 @@ var (
 		3: "REDACTION_ARGUMENTS",
 		4: "REDACTION_RESULT",
 		5: "REDACTION_HIDDEN",
+		6: "REDACTION_JSON",
 	}
 	Redaction_value = map[string]int32{
 		"REDACTION_UNSPECIFIED": 0,
@@ -58,6 +64,7 @@ var (
 		"REDACTION_ARGUMENTS":   3,
 		"REDACTION_RESULT":      4,
 		"REDACTION_HIDDEN":      5,
+		"REDACTION_JSON":        6,
 	}
 )
 
@@ -112,14 +119,15 @@ var File_runnerd_v1_options_proto protoreflect.FileDescriptor
 const file_runnerd_v1_options_proto_rawDesc = "" +
 	"\n" +
 	"\x18runnerd/v1/options.proto\x12\n" +
-	"runnerd.v1\x1a google/protobuf/descriptor.proto*\x94\x01\n" +
+	"runnerd.v1\x1a google/protobuf/descriptor.proto*\xa8\x01\n" +
 	"\tRedaction\x12\x19\n" +
 	"\x15REDACTION_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREDACTION_PLAIN\x10\x01\x12\x12\n" +
 	"\x0eREDACTION_TEXT\x10\x02\x12\x17\n" +
 	"\x13REDACTION_ARGUMENTS\x10\x03\x12\x14\n" +
 	"\x10REDACTION_RESULT\x10\x04\x12\x14\n" +
-	"\x10REDACTION_HIDDEN\x10\x05:T\n" +
+	"\x10REDACTION_HIDDEN\x10\x05\x12\x12\n" +
+	"\x0eREDACTION_JSON\x10\x06:T\n" +
 	"\tredaction\x12\x1d.google.protobuf.FieldOptions\x18\x8d\x8c\x03 \x01(\x0e2\x15.runnerd.v1.RedactionR\tredactionB\x9c\x01\n" +
 	"\x0ecom.runnerd.v1B\fOptionsProtoP\x01Z3github.com/runnerd/runnerd/gen/runnerd/v1;runnerdv1\xa2\x02\x03RXX\xaa\x02\n" +
 	"Runnerd.V1\xca\x02\n" +

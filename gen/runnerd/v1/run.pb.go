@@ -3452,7 +3452,7 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\acontent\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x02R\acontent\x128\n" +
 	"\vcontent_ref\x18\x02 \x01(\v2\x17.runnerd.v1.ArtifactRefR\n" +
 	"contentRef\x12)\n" +
-	"\rmetadata_json\x18\x03 \x01(\tB\x04\xe8\xe0\x18\x02R\fmetadataJson\"w\n" +
+	"\rmetadata_json\x18\x03 \x01(\tB\x04\xe8\xe0\x18\x06R\fmetadataJson\"w\n" +
 	"\bQuestion\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x18\n" +
 	"\x04text\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x02R\x04text\x125\n" +
@@ -3516,7 +3516,7 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"kindSource\x120\n" +
 	"\bidentity\x18\x18 \x01(\v2\x14.runnerd.v1.IdentityR\bidentity\x129\n" +
 	"\x06labels\x18\x19 \x03(\v2\x1b.runnerd.v1.Run.LabelsEntryB\x04\xe8\xe0\x18\x01R\x06labels\x12)\n" +
-	"\rmetadata_json\x18\x1a \x01(\tB\x04\xe8\xe0\x18\x02R\fmetadataJson\x12'\n" +
+	"\rmetadata_json\x18\x1a \x01(\tB\x04\xe8\xe0\x18\x06R\fmetadataJson\x12'\n" +
 	"\x04spec\x18\x1b \x01(\v2\x13.runnerd.v1.RunSpecR\x04spec\x12\x18\n" +
 	"\x04task\x18\x1c \x01(\tB\x04\xe8\xe0\x18\x02R\x04task\x129\n" +
 	"\n" +
