@@ -126,11 +126,13 @@ func redactorOf(option, kind protoreflect.FieldDescriptor) redactor {
 		case runnerdv1.Redaction_REDACTION_PLAIN:
 			return nil
 		case runnerdv1.Redaction_REDACTION_TEXT:
-			return func(v protoreflect.Value) (protoreflect.Value, bool) {
-				text := v.String()
-				public := RedactText(text)
-				return protoreflect.ValueOfString(public), public != text
-			}
+			return stringRedactor(RedactText)
+		case runnerdv1.Redaction_REDACTION_ARGUMENTS:
+			return stringRedactor(redactArguments)
+		case runnerdv1.Redaction_REDACTION_RESULT:
+			return stringRedactor(redactResult)
+		case runnerdv1.Redaction_REDACTION_JSON:
+			return stringRedactor(redactMetadata)
 		default:
 			return func(v protoreflect.Value) (protoreflect.Value, bool) {
 				return protoreflect.ValueOfString(hidden), v.String() != "" && v.String() != hidden
@@ -145,6 +147,14 @@ func redactorOf(option, kind protoreflect.FieldDescriptor) redactor {
 		}
 	default:
 		return nil // numbers and enums are always shown
+	}
+}
+
+func stringRedactor(redact func(string) string) redactor {
+	return func(v protoreflect.Value) (protoreflect.Value, bool) {
+		text := v.String()
+		public := redact(text)
+		return protoreflect.ValueOfString(public), public != text
 	}
 }
 

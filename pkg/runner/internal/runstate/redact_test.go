@@ -18,34 +18,37 @@ const jwtSample = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMjM0NTY3ODkw
 func TestRedactText(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ text, want string }{
-		"nothing":                    {"all tokens: 12, password policy, a secret garden", "all tokens: 12, password policy, a secret garden"},
-		"bearer":                     {"Authorization: Bearer abcdef.12345 and on", "Authorization: Bearer [redacted] and on"},
-		"bearer, lower case":         {"bearer  abcdefgh", "bearer  [redacted]"},
-		"bearer, short":              {"Bearer abcdefg", "Bearer abcdefg"},
-		"bearer, a JWT":              {"Bearer " + jwtSample, "Bearer [redacted]"},
-		"sk":                         {"key sk-proj_abc-123DEF, next", "key [redacted], next"},
-		"sk inside a word":           {"task-manager-service disk-usage", "task-manager-service disk-usage"},
-		"api_key":                    {"?api_key=abc&x=1", "?api_key=[redacted]&x=1"},
-		"api-key, upper case":        {"API-KEY = abc;", "API-KEY = [redacted];"},
-		"token":                      {"access_token=ab/c+d== tail", "access_token=[redacted] tail"},
-		"secret":                     {"client_secret='a b' tail", "client_secret='[redacted]' tail"},
-		"password":                   {`password="a\"b" tail`, `password="[redacted]" tail`},
-		"password at the end":        {"password=", "password="},
-		"password, other characters": {"password=pässwörd\nnext", "password=[redacted]\nnext"},
-		"JSON member":                {`{"password": "hunter2", "n": 1}`, `{"password": "[redacted]", "n": 1}`},
-		"JSON in JSON":               {`"{\"api_key\":\"abc\",\"n\":1}"`, `"{\"api_key\":\"[redacted]\",\"n\":1}"`},
-		"JSON number of tokens":      {`{"input_tokens": 12}`, `{"input_tokens": 12}`},
-		"a parser's message":         {"unexpected token: }", "unexpected token: }"},
-		"JWT":                        {"got " + jwtSample + ".", "got [redacted-JWT]."},
-		"host name, no JWT":          {"a.b.c and aaaaaaaaaaaaaaaaaaaa.bbbbbbbbbbbbbbbbbbbb", "a.b.c and aaaaaaaaaaaaaaaaaaaa.bbbbbbbbbbbbbbbbbbbb"},
-		"AKIA":                       {"AKIAIOSFODNN7EXAMPLE!", "[redacted]!"},
-		"AKIA, short":                {"AKIAIOSFODNN7", "AKIAIOSFODNN7"},
-		"ghp":                        {"ghp_0123456789abcdefghij", "[redacted]"},
-		"ghp, short":                 {"ghp_0123456789abcdefghi", "ghp_0123456789abcdefghi"},
-		"github_pat":                 {"x github_pat_11AAAAAAA0123456789_ab y", "x [redacted] y"},
-		"several":                    {"token=a token=b sk-aaaaaaaa", "token=[redacted] token=[redacted] [redacted]"},
-		"quote that is never closed": {`token="abc`, `token="[redacted]`},
-		"backslash at the very end":  {`token="abc\`, `token="[redacted]`},
+		"nothing":                     {"all tokens: 12, password policy, a secret garden", "all tokens: 12, password policy, a secret garden"},
+		"bearer":                      {"Authorization: Bearer abcdef.12345 and on", "Authorization: Bearer [redacted] and on"},
+		"bearer, lower case":          {"bearer  abcdefgh", "bearer  [redacted]"},
+		"bearer, short":               {"Bearer abcdefg", "Bearer abcdefg"},
+		"bearer, a JWT":               {"Bearer " + jwtSample, "Bearer [redacted]"},
+		"sk":                          {"key sk-proj_abc-123DEF, next", "key [redacted], next"},
+		"sk inside a word":            {"task-manager-service disk-usage", "task-manager-service disk-usage"},
+		"api_key":                     {"?api_key=abc&x=1", "?api_key=[redacted]&x=1"},
+		"api-key, upper case":         {"API-KEY = abc;", "API-KEY = [redacted];"},
+		"token":                       {"access_token=ab/c+d== tail", "access_token=[redacted] tail"},
+		"secret":                      {"client_secret='a b' tail", "client_secret='[redacted]' tail"},
+		"password":                    {`password="a\"b" tail`, `password="[redacted]" tail`},
+		"password at the end":         {"password=", "password="},
+		"password, other characters":  {"password=pässwörd\nnext", "password=[redacted]\nnext"},
+		"JSON member":                 {`{"password": "hunter2", "n": 1}`, `{"password": "[redacted]", "n": 1}`},
+		"JSON in JSON":                {`"{\"api_key\":\"abc\",\"n\":1}"`, `"{\"api_key\":\"[redacted]\",\"n\":1}"`},
+		"JSON number of tokens":       {`{"input_tokens": 12}`, `{"input_tokens": 12}`},
+		"a parser's message":          {"unexpected token: }", "unexpected token: }"},
+		"JWT":                         {"got " + jwtSample + ".", "got [redacted-JWT]."},
+		"host name, no JWT":           {"a.b.c and aaaaaaaaaaaaaaaaaaaa.bbbbbbbbbbbbbbbbbbbb", "a.b.c and aaaaaaaaaaaaaaaaaaaa.bbbbbbbbbbbbbbbbbbbb"},
+		"AKIA":                        {"AKIAIOSFODNN7EXAMPLE!", "[redacted]!"},
+		"AKIA, short":                 {"AKIAIOSFODNN7", "AKIAIOSFODNN7"},
+		"ghp":                         {"ghp_0123456789abcdefghij", "[redacted]"},
+		"ghp, short":                  {"ghp_0123456789abcdefghi", "ghp_0123456789abcdefghi"},
+		"github_pat":                  {"x github_pat_11AAAAAAA0123456789_ab y", "x [redacted] y"},
+		"several":                     {"token=a token=b sk-aaaaaaaa", "token=[redacted] token=[redacted] [redacted]"},
+		"quote that is never closed":  {`token="abc`, `token="[redacted]`},
+		"pair of a bearer":            {"token=Bearer abcdef.12345 on", "token=[redacted] on"},
+		"secret right after a secret": {"AKIAIOSFODNN7EXAMPLEghp_0123456789abcdefghij", "[redacted][redacted]"},
+		"value in JSON in JSON":       {`{\"url\":\"/?token=abc\"}`, `{\"url\":\"/?token=[redacted]\"}`},
+		"backslash at the very end":   {`token="abc\`, `token="[redacted]`},
 	} {
 		t.Run("T-185 "+name, func(t *testing.T) {
 			t.Parallel()
@@ -94,6 +97,9 @@ func FuzzRedactText(f *testing.F) {
 		got := RedactText(text)
 		if utf8.ValidString(text) && !utf8.ValidString(got) {
 			t.Fatalf("%q becomes %q", text, got)
+		}
+		if again := RedactText(got); again != got {
+			t.Fatalf("%q becomes %q, and %q when done again", text, got, again)
 		}
 	})
 }
@@ -174,7 +180,7 @@ func canary(m protoreflect.Message, path string, depth int, visible map[string]b
 func fill(m protoreflect.Message, field protoreflect.FieldDescriptor, path string, depth int, visible map[string]bool) {
 	mark := fmt.Sprintf("<%s>", path)
 	redaction := proto.GetExtension(field.Options(), runnerdv1.E_Redaction)
-	shown := redaction == runnerdv1.Redaction_REDACTION_PLAIN || redaction == runnerdv1.Redaction_REDACTION_TEXT
+	shown := redaction != runnerdv1.Redaction_REDACTION_HIDDEN && redaction != runnerdv1.Redaction_REDACTION_ARGUMENTS
 	var leaf protoreflect.Value
 	kind := field
 	if field.IsMap() {
@@ -269,16 +275,16 @@ func TestRedact(t *testing.T) {
 		t.Parallel()
 		refs := []*runnerdv1.ArtifactRef{{ArtifactId: "a"}, {ArtifactId: "b"}}
 		ev := event(3, &runnerdv1.Event{Payload: &runnerdv1.Event_ToolCallCompleted{ToolCallCompleted: &runnerdv1.ToolCallCompleted{
-			CallId: "1.1", Text: "the result", StructuredJson: `{"a":1}`, Artifacts: refs,
+			CallId: "1.1", Text: "the result, token=abc", StructuredJson: `{"a":1}`, Artifacts: refs,
 		}}})
 		public := Redact(ev).GetToolCallCompleted()
-		if public.GetText() != "[redacted]" || public.GetStructuredJson() != "[redacted]" || public.GetCallId() != "1.1" {
+		if public.GetText() != "the result, token=[redacted]" || public.GetStructuredJson() != `{"a":1}` || public.GetCallId() != "1.1" {
 			t.Errorf("got %v", public)
 		}
 		if public.GetArtifacts()[0] != refs[0] {
 			t.Error("unchanged messages are copied")
 		}
-		if ev.GetToolCallCompleted().GetText() != "the result" {
+		if ev.GetToolCallCompleted().GetText() != "the result, token=abc" {
 			t.Error("the input is changed")
 		}
 	})
@@ -297,7 +303,7 @@ func TestRedact(t *testing.T) {
 	t.Run("an empty argument text stays empty", func(t *testing.T) {
 		t.Parallel()
 		ev := event(5, &runnerdv1.Event{Payload: &runnerdv1.Event_ToolCallRequested{ToolCallRequested: &runnerdv1.ToolCallRequested{
-			CallId: "1.1", ArgumentsRaw: "", ArgumentsJson: new("{}"),
+			CallId: "1.1", ArgumentsRaw: "", ArgumentsJson: new("[no JSON}"),
 		}}})
 		public := Redact(ev).GetToolCallRequested()
 		if public.GetArgumentsRaw() != "" || public.GetArgumentsJson() != "[redacted]" {

@@ -5,11 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-const (
-	maxPublicText = 20000 // characters of a public text
-	cutMark       = "[truncated]"
-	hiddenJWT     = "[redacted-JWT]"
-)
+const hiddenJWT = "[redacted-JWT]"
 
 // RedactText gives the public part of free text: known shapes of secrets are replaced and what is longer than 20000
 // characters is cut and marked. Doing it again changes nothing.
@@ -21,7 +17,7 @@ func RedactText(text string) string {
 	var public strings.Builder
 	done := 0
 	for i := 0; i < len(text); {
-		from, to, mark := secretAt(text, i)
+		from, to, mark := secretAt(text, i, done)
 		if to == 0 {
 			i++
 			continue
@@ -37,39 +33,24 @@ func RedactText(text string) string {
 	return cutPublic(text)
 }
 
-// cutPublic cuts text that is longer than 20000 characters.
-func cutPublic(text string) string {
-	if len(text) <= maxPublicText {
-		return text
-	}
-	count := 0
-	for at := range text {
-		if count == maxPublicText {
-			return text[:at] + cutMark
-		}
-		count++
-	}
-	return text
-}
-
 // secretAt says what of text is to be replaced, and by what, if a secret or the word before it begins at i; to is 0 if
-// none does. It looks at the first byte before anything else: this runs over all text of all events.
-func secretAt(text string, i int) (from, to int, mark string) {
-	rest := text[i:]
+// none does. Words begin also at done, where the secret before ends: without that they would. It looks at the first
+// byte before anything else: this runs over all text of all events.
+func secretAt(text string, i, done int) (from, to int, mark string) {
 	switch text[i] | 0x20 { // lower case
 	case 'a':
-		if to := token(text, i, "AKIA", upperDigit, 16); to > 0 {
+		if to := token(text, i, done, "AKIA", upperDigit, 16); to > 0 {
 			return i, to, hidden
 		}
 		if from, to := pair(text, i, "api_key", "api-key", "apikey"); to > 0 {
 			return from, to, hidden
 		}
 	case 'b':
-		if from, to := bearer(text, i); to > 0 {
+		if from, to := bearer(text, i, done); to > 0 {
 			return from, to, hidden
 		}
 	case 'g':
-		if to := max(token(text, i, "ghp_", alphanumeric, 20), token(text, i, "github_pat_", word, 20)); to > 0 {
+		if to := max(token(text, i, done, "ghp_", alphanumeric, 20), token(text, i, done, "github_pat_", word, 20)); to > 0 {
 			return i, to, hidden
 		}
 	case 'p':
@@ -77,7 +58,7 @@ func secretAt(text string, i int) (from, to int, mark string) {
 			return from, to, hidden
 		}
 	case 's':
-		if to := token(text, i, "sk-", tokenChar, 6); to > 0 {
+		if to := token(text, i, done, "sk-", tokenChar, 6); to > 0 {
 			return i, to, hidden
 		}
 		if from, to := pair(text, i, "secret"); to > 0 {
@@ -88,8 +69,8 @@ func secretAt(text string, i int) (from, to int, mark string) {
 			return from, to, hidden
 		}
 	}
-	if tokenChar(text[i]) && (i == 0 || !tokenChar(text[i-1])) {
-		if n := jwt(rest); n > 0 {
+	if tokenChar(text[i]) && (i == done || !tokenChar(text[i-1])) {
+		if n := jwt(text[i:]); n > 0 {
 			return i, i + n, hiddenJWT
 		}
 	}
@@ -97,8 +78,8 @@ func secretAt(text string, i int) (from, to int, mark string) {
 }
 
 // token finds the end of prefix and at least n characters of a class after it, at the begin of a word.
-func token(text string, i int, prefix string, class func(byte) bool, n int) int {
-	if !strings.HasPrefix(text[i:], prefix) || !wordBegins(text, i) {
+func token(text string, i, done int, prefix string, class func(byte) bool, n int) int {
+	if !strings.HasPrefix(text[i:], prefix) || !wordBegins(text, i, done) {
 		return 0
 	}
 	from := i + len(prefix)
@@ -109,8 +90,8 @@ func token(text string, i int, prefix string, class func(byte) bool, n int) int 
 }
 
 // bearer finds a token of at least 8 characters after the word bearer.
-func bearer(text string, i int) (from, to int) {
-	if !hasPrefixFold(text[i:], "bearer") || !wordBegins(text, i) {
+func bearer(text string, i, done int) (from, to int) {
+	if !hasPrefixFold(text[i:], "bearer") || !wordBegins(text, i, done) {
 		return 0, 0
 	}
 	from = i + len("bearer")
@@ -148,10 +129,14 @@ func pair(text string, i int, names ...string) (from, to int) {
 	return 0, 0
 }
 
-// value finds the value of a pair: up to its closing quote, or up to a blank or separator.
+// value finds the value of a pair: up to its closing quote, or up to a blank or separator. What was replaced and cut
+// before is none.
 func value(text string, at int) (from, to int) {
 	if at >= len(text) {
 		return 0, 0
+	}
+	if _, to := bearer(text, at, at); to > 0 {
+		return at, to
 	}
 	if strings.HasPrefix(text[at:], `\"`) { // JSON in JSON
 		at += 2
@@ -170,8 +155,11 @@ func value(text string, at int) (from, to int) {
 		to = min(to, len(text))
 	} else {
 		to = at + run(text[at:], valueChar)
+		if to > at && to < len(text) && text[to-1] == '\\' && (text[to] == '"' || text[to] == '\'') {
+			to-- // it belongs to the quote
+		}
 	}
-	if to == at {
+	if rest := strings.TrimSuffix(text[at:to], cutMark); rest == "" || rest == hidden {
 		return 0, 0
 	}
 	return at, to
@@ -205,7 +193,7 @@ func run(text string, class func(byte) bool) int {
 	return n
 }
 
-func wordBegins(text string, i int) bool { return i == 0 || !word(text[i-1]) }
+func wordBegins(text string, i, done int) bool { return i == done || !word(text[i-1]) }
 
 // hasPrefixFold is strings.HasPrefix for lower-case ASCII prefixes, in whatever case text is.
 func hasPrefixFold(text, prefix string) bool {
