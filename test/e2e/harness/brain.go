@@ -30,24 +30,24 @@ type Brain struct {
 }
 
 // NewBrain serves a decide service on a free port of the loopback interface until the process ends.
-func NewBrain() (*Brain, error) {
+func NewBrain(opts ...grpc.ServerOption) (*Brain, error) {
 	b := &Brain{
 		scripts:  map[string]Step{},
 		requests: map[string][]*runnerdv1.DecideRequest{},
 		inFlight: map[string]int{},
 	}
-	addr, err := serve(func(s *grpc.Server) { runnerdv1.RegisterDecideServiceServer(s, &decideServer{brain: b}) })
+	addr, err := serve(func(s *grpc.Server) { runnerdv1.RegisterDecideServiceServer(s, &decideServer{brain: b}) }, opts...)
 	b.Addr = addr
 	return b, err
 }
 
 // serve serves gRPC on a free port of the loopback interface until the process ends.
-func serve(register func(*grpc.Server)) (addr string, err error) {
+func serve(register func(*grpc.Server), opts ...grpc.ServerOption) (addr string, err error) {
 	lis, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
 	}
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(16<<20), grpc.MaxConcurrentStreams(1<<20))
+	server := grpc.NewServer(append(opts, grpc.MaxRecvMsgSize(16<<20), grpc.MaxConcurrentStreams(1<<20))...)
 	register(server)
 	go func() { _ = server.Serve(lis) }()
 	return lis.Addr().String(), nil

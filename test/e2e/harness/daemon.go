@@ -20,6 +20,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
@@ -40,6 +41,7 @@ type Daemon struct {
 	Guest runnerdv1.RunServiceClient // the same API without a credential
 
 	audits  turnstile
+	creds   credentials.TransportCredentials
 	addr    atomic.Pointer[string]
 	token   atomic.Pointer[string]
 	conns   []*grpc.ClientConn
@@ -83,7 +85,13 @@ func Launch(dir string, cfg *configv1.Config) (*Daemon, error) {
 	if err := os.WriteFile(filepath.Join(dir, "config.yaml"), text, 0o600); err != nil { // JSON is YAML
 		return nil, err
 	}
-	d := &Daemon{Dir: dir, audits: make(turnstile, 1)}
+	d := &Daemon{Dir: dir, audits: make(turnstile, 1), creds: insecure.NewCredentials()}
+	if cfg.GetTls() != nil {
+		// The certificate itself is trusted, whoever signed it: it is on this machine.
+		if d.creds, err = credentials.NewClientTLSFromFile(cfg.GetTls().GetCertFile(), "localhost"); err != nil {
+			return nil, err
+		}
+	}
 	owner, err := d.dial(d.credential)
 	if err != nil {
 		return nil, err
@@ -101,7 +109,7 @@ func Launch(dir string, cfg *configv1.Config) (*Daemon, error) {
 // dial makes a connection that finds the daemon at whatever address it has.
 func (d *Daemon) dial(credential func(context.Context) context.Context) (*grpc.ClientConn, error) {
 	opts := []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(d.creds),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			addr := d.addr.Load()
 			if addr == nil {

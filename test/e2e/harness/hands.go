@@ -36,9 +36,12 @@ type Call struct {
 }
 
 // NewHands serves a tool host on a free port of the loopback interface until the process ends.
-func NewHands(tools ...*runnerdv1.ToolDefinition) (*Hands, error) {
+func NewHands(tools ...*runnerdv1.ToolDefinition) (*Hands, error) { return NewHandsWith(nil, tools...) }
+
+// NewHandsWith is NewHands with options of its server.
+func NewHandsWith(opts []grpc.ServerOption, tools ...*runnerdv1.ToolDefinition) (*Hands, error) {
 	h := &Hands{tools: tools, scripts: map[string]Handler{}, calls: map[string][]Call{}}
-	addr, err := serve(func(s *grpc.Server) { runnerdv1.RegisterToolHostServiceServer(s, &hostServer{hands: h}) })
+	addr, err := serve(func(s *grpc.Server) { runnerdv1.RegisterToolHostServiceServer(s, &hostServer{hands: h}) }, opts...)
 	h.Addr = addr
 	return h, err
 }
