@@ -2,6 +2,7 @@ package runstate
 
 import (
 	"slices"
+	"sync"
 	"time"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
@@ -21,22 +22,20 @@ type grant struct {
 	Uses              uint32 `json:",omitempty"`
 }
 
-// covers reports whether the grant lets a call pass that must be asked.
-func (g *grant) covers(st *State, c *call) bool {
-	if c.Tier >= ungrantableTier || g.Host != c.Host || g.Tool != c.Tool {
-		return false
-	}
-	if g.Scope == runnerdv1.GrantScope_GRANT_SCOPE_RUN_TOOL {
-		return true
-	}
-	argument, program := st.commandOf(c)
-	return program != "" && argument == g.Argument && program == g.Program
-}
-
-// coveredBy returns the oldest grant that covers a call; nil: none does.
+// coveredBy returns the oldest grant that lets a call pass that must be asked; nil: none does.
 func (st *State) coveredBy(c *call) *grant {
+	if c.Tier >= ungrantableTier {
+		return nil
+	}
+	command := sync.OnceValues(func() (argument, program string) { return st.commandOf(c) })
 	for _, g := range st.ctl.Grants {
-		if g.covers(st, c) {
+		if g.Host != c.Host || g.Tool != c.Tool {
+			continue
+		}
+		if g.Scope == runnerdv1.GrantScope_GRANT_SCOPE_RUN_TOOL {
+			return g
+		}
+		if argument, program := command(); program != "" && argument == g.Argument && program == g.Program {
 			return g
 		}
 	}
