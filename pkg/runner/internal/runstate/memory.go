@@ -19,6 +19,7 @@ type memory struct {
 	missing   int                       // of results
 	waiting   []*runnerdv1.HistoryEntry // inputs and notes that no Decide was shown
 	requested map[string]uint64         // by call id: the events with the arguments
+	edits     map[string]Part           // by call id, of the open decision: what an approver let run instead
 	answer    *runnerdv1.FinalAnswer
 	question  *runnerdv1.Question
 	message   string
@@ -72,6 +73,8 @@ func (m *memory) apply(ev *runnerdv1.Event) {
 		m.observe(ev, observationOf(ev))
 	case *runnerdv1.Event_ToolCallRequested:
 		m.request(ev.GetSequence(), p.ToolCallRequested)
+	case *runnerdv1.Event_ToolCallApproved:
+		m.edit(p.ToolCallApproved)
 	case *runnerdv1.Event_ToolCallCompleted:
 		m.outcome(ev, p.ToolCallCompleted.GetCallId())
 	case *runnerdv1.Event_ToolCallFailed:
@@ -137,12 +140,26 @@ func (m *memory) request(sequence uint64, r *runnerdv1.ToolCallRequested) {
 	m.results = append(m.results, nil)
 }
 
+// edit keeps what an approver lets run instead of what the model wrote.
+func (m *memory) edit(p *runnerdv1.ToolCallApproved) {
+	if p.EditedArgumentsJson == nil && p.GetEditedArgumentsRef() == nil {
+		return
+	}
+	if m.edits == nil {
+		m.edits = make(map[string]Part)
+	}
+	m.edits[p.GetCallId()] = editedArguments(p)
+}
+
 // outcome keeps what a call came to. When the last one is there, all of them join the history in call order.
 func (m *memory) outcome(ev *runnerdv1.Event, callID string) {
 	o := observationOf(ev)
 	for i, c := range m.open.GetCalls() {
 		if c.GetCallId() == callID {
 			o.CallId, o.ProviderCallId, o.ToolName = callID, c.GetProviderCallId(), c.GetToolName()
+			if edit, edited := m.edits[callID]; edited && ran(o) {
+				o.ArgumentsEdited, o.EditedArgumentsJson = true, edit.Text
+			}
 			m.results[i] = entry(ev, o)
 			m.missing--
 			break
@@ -150,8 +167,13 @@ func (m *memory) outcome(ev *runnerdv1.Event, callID string) {
 	}
 	if m.missing == 0 {
 		m.entries = append(m.entries, m.results...)
-		m.open, m.results = nil, nil
+		m.open, m.results, m.edits = nil, nil, nil
 	}
+}
+
+// ran reports whether an observation is of a call that was started, and not of one that was refused after all.
+func ran(o *runnerdv1.Observation) bool {
+	return o.GetKind() != runnerdv1.ObservationKind_OBSERVATION_KIND_DENIAL
 }
 
 // History returns the memory of the run, oldest first: also results that wait for those of earlier calls, and inputs and

@@ -171,7 +171,7 @@ func refsOf(e *runnerdv1.HistoryEntry) []bigPart {
 }
 
 func canShorten(o *runnerdv1.Observation) bool {
-	return len(o.GetText()) > shortResult || o.GetStructuredJson() != ""
+	return len(o.GetText()) > shortResult || o.GetStructuredJson() != "" || len(o.GetEditedArgumentsJson()) > shortResult
 }
 
 // shortenDecision replaces the big parts of a decision by references to the events that hold them. Nothing of them is
@@ -221,6 +221,9 @@ func shorten(i int, e *runnerdv1.HistoryEntry) *runnerdv1.HistoryEntry {
 		whole.part = partStructured
 		o.StructuredRef = whole.ref("application/json", structured)
 		o.StructuredJson = ""
+	}
+	if len(o.GetEditedArgumentsJson()) > shortResult {
+		o.EditedArgumentsJson = "" // that they were edited is said; the result is what counts
 	}
 	return short
 }
