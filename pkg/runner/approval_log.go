@@ -3,13 +3,12 @@ package runner
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
-	"fmt"
-	"io"
 	"strconv"
-	"strings"
-	"unicode/utf8"
 
+	storagev1 "github.com/runnerd/runnerd/gen/runnerd/storage/v1"
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 	"github.com/runnerd/runnerd/pkg/runner/internal/runstate"
 )
@@ -23,9 +22,89 @@ func approvalOfKey(key []byte) uint64 {
 	return id
 }
 
+// loggedApproval is an approval with what of the log it is made from.
+type loggedApproval struct {
+	*runnerdv1.Approval
+	requested *runnerdv1.Event            // of its call; nil: it is about none
+	ran       *runnerdv1.ToolCallApproved // that let the call run which is in doubt; nil: there is none
+	approved  *runnerdv1.ToolCallApproved // that closed it; nil: nothing has, or something else
+}
+
+// asked returns the arguments that it is about.
+func (a *loggedApproval) asked() runstate.Part {
+	if part, edited := editOf(a.ran); edited {
+		return part
+	}
+	call := a.requested.GetToolCallRequested()
+	if call.ArgumentsJson != nil {
+		return runstate.Part{Text: call.GetArgumentsJson()}
+	}
+	return runstate.Part{Text: call.GetArgumentsRaw(), Ref: call.GetArgumentsRef()}
+}
+
+// editOf returns what an approver let run instead of what was asked; ok is false if nothing was edited.
+func editOf(p *runnerdv1.ToolCallApproved) (part runstate.Part, ok bool) {
+	return runstate.Part{Text: p.GetEditedArgumentsJson(), Ref: p.GetEditedArgumentsRef()},
+		p != nil && (p.EditedArgumentsJson != nil || p.GetEditedArgumentsRef() != nil)
+}
+
+// editedTo reports whether the approval was closed with this edit; nil: with none.
+func (a *loggedApproval) editedTo(text *string) bool {
+	part, ok := editOf(a.approved)
+	if text == nil || !ok {
+		return text == nil && !ok
+	}
+	arguments, err := runstate.ParseArguments(*text)
+	if err != nil {
+		return false
+	}
+	if part.Ref == nil {
+		return arguments.Text == part.Text
+	}
+	sum := sha256.Sum256([]byte(arguments.Text))
+	return hex.EncodeToString(sum[:]) == part.Ref.GetSha256()
+}
+
+// openFromLog adds to an open approval of a row what stands in the log.
+func (s *runService) openFromLog(ctx context.Context, row *storagev1.Row, open *runnerdv1.Approval) (*loggedApproval, error) {
+	opening, err := s.runner.Event(ctx, row.GetRun().GetRunId(), open.GetApprovalId())
+	if err != nil {
+		return nil, err
+	}
+	_, requested := opened(opening)
+	return s.aboutCall(ctx, open, requested)
+}
+
+// aboutCall adds the request of its call to an approval; 0: it is about none.
+func (s *runService) aboutCall(ctx context.Context, approval *runnerdv1.Approval, requested uint64) (*loggedApproval, error) {
+	a := &loggedApproval{Approval: approval}
+	if requested == 0 {
+		return a, nil
+	}
+	var err error
+	a.requested, err = s.runner.Event(ctx, approval.GetRunId(), requested)
+	if err != nil || approval.GetKind() != runnerdv1.ApprovalKind_APPROVAL_KIND_IN_DOUBT {
+		return a, err
+	}
+	// What is in doubt may have run with edited arguments.
+	for ev, err := range s.runner.Events(ctx, approval.GetRunId(), requested) {
+		if err != nil {
+			return nil, err
+		}
+		if ev.GetSequence() >= approval.GetApprovalId() {
+			break
+		}
+		if p := ev.GetToolCallApproved(); p.GetCallId() == approval.GetCallId() {
+			a.ran = p
+		}
+	}
+	return a, nil
+}
+
 // approvalFromLog returns an approval as the log tells, from the event that opened it to the one that closed it:
-// closedAt is the sequence of the latter, 0 to look for it. The arguments are not filled in.
-func (s *runService) approvalFromLog(ctx context.Context, agent, run string, id, closedAt uint64) (*runnerdv1.Approval, error) {
+// closedAt is the sequence of the latter, 0 to look for it. Arguments and words are not filled in.
+func (s *runService) approvalFromLog(ctx context.Context, row *storagev1.Row, id, closedAt uint64) (*loggedApproval, error) {
+	run := row.GetRun().GetRunId()
 	opening, err := s.runner.Event(ctx, run, id)
 	if e := (*Error)(nil); errors.As(err, &e) && e.Reason == runnerdv1.ErrorReason_ERROR_REASON_PAST_HEAD {
 		return nil, approvalNotFound(run, id)
@@ -37,32 +116,51 @@ func (s *runService) approvalFromLog(ctx context.Context, agent, run string, id,
 	if approval == nil {
 		return nil, approvalNotFound(run, id)
 	}
-	approval.Agent = agent
-	if requested != 0 { // it is about a call
-		call, err := s.runner.Event(ctx, run, requested)
-		if err != nil {
-			return nil, err
-		}
-		approval.ArgumentDigest = call.GetToolCallRequested().GetArgumentDigest()
-		approval.Annotations = call.GetToolCallRequested().GetAnnotations()
-		if approval.Rule == "" {
-			approval.Rule = call.GetToolCallRequested().GetRule()
+	approval.Agent = row.GetRun().GetAgent()
+	logged, err := s.aboutCall(ctx, approval, requested)
+	if err != nil {
+		return nil, err
+	}
+	if call := logged.requested.GetToolCallRequested(); call != nil {
+		approval.ArgumentDigest, approval.Annotations, approval.Tier = call.GetArgumentDigest(), call.GetAnnotations(), call.GetTier()
+		if logged.ran != nil {
+			approval.ArgumentDigest = logged.ran.GetArgumentDigest()
 		}
 	}
 	for ev, err := range s.runner.Events(ctx, run, max(id, closedAt-min(closedAt, 1))) {
 		if err != nil {
 			return nil, err
 		}
-		if closing := resolutionOf(ev); closing.GetApprovalId() == id {
-			approval.Via = closing.GetVia()
-			approval.Verdict = closing.GetVerdict()
-			approval.Reason = closing.GetReason()
-			approval.ClosedBy = ev.GetPrincipal()
-			approval.ClosedAt = ev.GetTime()
-			break
+		if resolutionOf(ev).GetApprovalId() == id {
+			return logged, s.closedBy(ctx, logged, ev)
 		}
 	}
-	return approval, nil
+	return logged, nil
+}
+
+// closedBy adds to an approval how an event closed it.
+func (s *runService) closedBy(ctx context.Context, a *loggedApproval, ev *runnerdv1.Event) error {
+	closing := resolutionOf(ev)
+	a.Via, a.Verdict, a.Reason = closing.GetVia(), closing.GetVerdict(), closing.GetReason()
+	a.ClosedBy, a.ClosedAt = ev.GetPrincipal(), ev.GetTime()
+	a.approved = ev.GetToolCallApproved()
+	if id := a.approved.GetGrantId(); id != 0 { // one that was given before
+		var err error
+		if ev, err = s.runner.Event(ctx, a.GetRunId(), id); err != nil {
+			return err
+		}
+	}
+	a.Grant = grantOf(ev)
+	return nil
+}
+
+// grantOf returns the grant that an event gives, nil if it gives none.
+func grantOf(ev *runnerdv1.Event) *runnerdv1.Grant {
+	g := ev.GetToolCallApproved().GetGrant()
+	if g != nil {
+		g.GrantedAt = ev.GetTime()
+	}
+	return g
 }
 
 func approvalNotFound(run string, id uint64) *Error {
@@ -76,7 +174,8 @@ func opened(ev *runnerdv1.Event) (approval *runnerdv1.Approval, requested uint64
 	if p := ev.GetToolCallPendingApproval(); p != nil {
 		approval.Kind = runnerdv1.ApprovalKind_APPROVAL_KIND_TOOL_CALL
 		approval.CallId, approval.Host, approval.Tool = p.GetCallId(), p.GetHost(), p.GetTool()
-		approval.ApprovalDigest, approval.Rule, approval.ExpiresAt = p.GetApprovalDigest(), p.GetRule(), p.GetExpiresAt()
+		approval.Gate, approval.Rule, approval.Layer = p.GetGate(), p.GetRule(), p.GetLayer()
+		approval.ApprovalDigest, approval.ExpiresAt = p.GetApprovalDigest(), p.GetExpiresAt()
 		return approval, p.GetRequestedSequence()
 	}
 	if p := ev.GetBudgetConfirmationRequested(); p != nil {
@@ -92,7 +191,7 @@ func opened(ev *runnerdv1.Event) (approval *runnerdv1.Approval, requested uint64
 	if p.GetNext() != runnerdv1.InDoubtNext_IN_DOUBT_NEXT_ASK {
 		return nil, 0
 	}
-	approval.Kind = runnerdv1.ApprovalKind_APPROVAL_KIND_IN_DOUBT
+	approval.Kind, approval.Rule = runnerdv1.ApprovalKind_APPROVAL_KIND_IN_DOUBT, runstate.DoubtRule
 	approval.CallId, approval.Host, approval.Tool = p.GetCallId(), p.GetHost(), p.GetTool()
 	approval.Attempt, approval.Cause = p.GetAttempt(), p.GetCause()
 	approval.ApprovalDigest, approval.ExpiresAt = p.GetApprovalDigest(), p.GetExpiresAt()
@@ -117,103 +216,4 @@ func resolutionOf(ev *runnerdv1.Event) *runnerdv1.Resolution {
 	default:
 		return nil
 	}
-}
-
-// What an approver is shown of long arguments in a list.
-const (
-	maxShownArguments = 4 << 10
-	shownEnd          = 2 << 10   // of each end, when they are longer
-	maxWholeArguments = 3 << 20   // what GetApproval shows whole
-	artifactChunk     = 512 << 10 // of an artifact in one message
-)
-
-// showArguments fills in what will run: the exact arguments of the call, from the event that requested it. In a list,
-// and over 3 MiB, that is their head and tail with a mark between. An approval that is about no call has none.
-func (s *runService) showArguments(ctx context.Context, approval *runnerdv1.Approval, whole bool) error {
-	if approval.GetKind() == runnerdv1.ApprovalKind_APPROVAL_KIND_BUDGET {
-		return nil
-	}
-	run := approval.GetRunId()
-	opening, err := s.runner.Event(ctx, run, approval.GetApprovalId())
-	if err != nil {
-		return err
-	}
-	_, requested := opened(opening)
-	ev, err := s.runner.Event(ctx, run, requested)
-	if err != nil {
-		return err
-	}
-	call := ev.GetToolCallRequested()
-	limit := uint64(maxShownArguments)
-	if whole {
-		limit = maxWholeArguments
-	}
-	if call.ArgumentsJson == nil && call.GetArgumentsRef() != nil {
-		return s.showStored(ctx, approval, call.GetArgumentsRef(), limit)
-	}
-	text := call.GetArgumentsRaw()
-	if call.ArgumentsJson != nil {
-		text = call.GetArgumentsJson()
-	}
-	approval.ArgumentsSize = uint64(len(text))
-	approval.ArgumentsCut = approval.ArgumentsSize > limit
-	approval.ArgumentsJson = text
-	if approval.ArgumentsCut {
-		approval.ArgumentsJson = headAndTail(text[:shownEnd], text[len(text)-shownEnd:], len(text))
-	}
-	return nil
-}
-
-// showStored shows arguments that are an artifact.
-func (s *runService) showStored(ctx context.Context, approval *runnerdv1.Approval, ref *runnerdv1.ArtifactRef, limit uint64) error {
-	run := approval.GetRunId()
-	approval.ArgumentsSize = ref.GetSize()
-	approval.ArgumentsCut = ref.GetSize() > limit
-	if !approval.ArgumentsCut {
-		text, err := s.runner.ReadPart(ctx, run, ref)
-		if err != nil {
-			return err
-		}
-		approval.ArgumentsJson = string(text)
-		return nil
-	}
-	head, err := s.readRange(ctx, run, ref.GetArtifactId(), 0, shownEnd)
-	if err != nil {
-		return err
-	}
-	tail, err := s.readRange(ctx, run, ref.GetArtifactId(), int64(ref.GetSize())-shownEnd, shownEnd)
-	if err != nil {
-		return err
-	}
-	approval.ArgumentsJson = headAndTail(string(head), string(tail), int(ref.GetSize()))
-	return nil
-}
-
-// readRange reads size bytes of an artifact, less at its end.
-func (s *runService) readRange(ctx context.Context, run, artifact string, from int64, size int) ([]byte, error) {
-	out := make([]byte, 0, size)
-	for len(out) < size {
-		chunk, err := s.runner.ReadBlob(ctx, run, artifact, from+int64(len(out)))
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, chunk[:min(len(chunk), size-len(out))]...)
-	}
-	return out, nil
-}
-
-// headAndTail puts the two ends of a text of some size together, cut on characters, with a mark between that says how
-// much is not shown.
-func headAndTail(head, tail string, size int) string {
-	for len(head) > 0 {
-		if r, n := utf8.DecodeLastRuneInString(head); r != utf8.RuneError || n != 1 {
-			break
-		}
-		head = head[:len(head)-1]
-	}
-	tail = strings.TrimLeftFunc(tail, func(r rune) bool { return r == utf8.RuneError })
-	return fmt.Sprintf("%s\n... %d bytes are not shown ...\n%s", head, size-len(head)-len(tail), tail)
 }

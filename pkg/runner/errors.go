@@ -49,18 +49,23 @@ var reasonKinds = map[runnerdv1.ErrorReason]Kind{
 	runnerdv1.ErrorReason_ERROR_REASON_BAD_CURSOR:           KindInvalid,
 	runnerdv1.ErrorReason_ERROR_REASON_UNKNOWN_EVENT_TYPE:   KindInvalid,
 	runnerdv1.ErrorReason_ERROR_REASON_VERDICT_NOT_POSSIBLE: KindInvalid,
+	runnerdv1.ErrorReason_ERROR_REASON_EDIT_REFUSED:         KindInvalid,
+	runnerdv1.ErrorReason_ERROR_REASON_GRANT_NOT_POSSIBLE:   KindInvalid,
+	runnerdv1.ErrorReason_ERROR_REASON_POLICY_NOT_ALLOWED:   KindInvalid,
 	runnerdv1.ErrorReason_ERROR_REASON_REQUEST_TOO_LARGE:    KindExhausted,
 	runnerdv1.ErrorReason_ERROR_REASON_RUN_NOT_FOUND:        KindNotFound,
 	runnerdv1.ErrorReason_ERROR_REASON_AGENT_NOT_FOUND:      KindNotFound,
 	runnerdv1.ErrorReason_ERROR_REASON_APPROVAL_NOT_FOUND:   KindNotFound,
 	runnerdv1.ErrorReason_ERROR_REASON_CHECKPOINT_NOT_FOUND: KindNotFound,
 	runnerdv1.ErrorReason_ERROR_REASON_ARTIFACT_NOT_FOUND:   KindNotFound,
+	runnerdv1.ErrorReason_ERROR_REASON_GRANT_NOT_FOUND:      KindNotFound,
 	runnerdv1.ErrorReason_ERROR_REASON_RUN_EXISTS:           KindAlreadyExists,
 	runnerdv1.ErrorReason_ERROR_REASON_ALREADY_RESOLVED:     KindPrecondition,
 	runnerdv1.ErrorReason_ERROR_REASON_TIMED_OUT:            KindPrecondition,
 	runnerdv1.ErrorReason_ERROR_REASON_CANCELLED:            KindPrecondition,
 	runnerdv1.ErrorReason_ERROR_REASON_RUN_ENDED:            KindPrecondition,
 	runnerdv1.ErrorReason_ERROR_REASON_DIGEST_MISMATCH:      KindPrecondition,
+	runnerdv1.ErrorReason_ERROR_REASON_TOOL_CHANGED:         KindPrecondition,
 	runnerdv1.ErrorReason_ERROR_REASON_USE_RESUME:           KindPrecondition,
 	runnerdv1.ErrorReason_ERROR_REASON_RUN_ACTIVE:           KindPrecondition,
 	runnerdv1.ErrorReason_ERROR_REASON_APPROVAL_OPEN:        KindPrecondition,
@@ -258,7 +263,11 @@ func toError(err error) *Error {
 		return known
 	}
 	if refusal, ok := errors.AsType[*runstate.Refusal](err); ok {
-		return &Error{Reason: refusal.Reason, Message: refusal.Message}
+		e := &Error{Reason: refusal.Reason, Message: refusal.Message}
+		if refusal.Field != "" {
+			e.Violations = []Violation{{Field: refusal.Field, Description: refusal.Message}}
+		}
+		return e
 	}
 	for _, s := range storeReasons {
 		if errors.Is(err, s.is) {

@@ -67,7 +67,12 @@ func inlineSize(fact runstate.Fact) int {
 		if f.Result != nil {
 			size += resultSize(*f.Result)
 		}
+		if f.Edited != nil && f.Edited.Ref == nil {
+			size += len(f.Edited.Text)
+		}
 		return size
+	case runstate.Revoke:
+		return eventRoom + len(f.Reason)
 	}
 	return eventRoom
 }

@@ -245,6 +245,17 @@ func (r *Runner) Settled(ctx context.Context, runID string, approvalID uint64, r
 	return &out, nil
 }
 
+// Edited brings arguments that an approver edited into the form that events hold. As with [Runner.Settled], another
+// verdict does not change what is stored for this one.
+func (r *Runner) Edited(ctx context.Context, runID string, approvalID uint64, arguments string) (*runstate.Edit, error) {
+	p := r.parts(runID).namedByContents()
+	_, ref, err := p.text(ctx, fmt.Sprintf("edited.%d", approvalID), mimeJSON, arguments)
+	if err != nil {
+		return nil, err
+	}
+	return &runstate.Edit{Text: arguments, Ref: ref}, nil
+}
+
 // ReadBlob returns the rest of the stored piece that holds the byte at offset of an artifact, and io.EOF at its end.
 // Errors have the reason ARTIFACT_NOT_FOUND.
 func (r *Runner) ReadBlob(ctx context.Context, runID, artifactID string, offset int64) ([]byte, error) {

@@ -177,7 +177,8 @@ func changesApprovals(ev *runnerdv1.Event) bool {
 		ev.GetBudgetConfirmationRequested() != nil || ev.GetBudgetPrompt() != nil {
 		return true
 	}
-	return ev.GetToolCallApproved() != nil || ev.GetToolCallDenied() != nil ||
+	// A grant or auto mode may let a call pass about which nobody was asked.
+	return ev.GetToolCallApproved().GetResolution().GetApprovalId() != 0 || ev.GetToolCallDenied() != nil ||
 		ev.GetToolCallRetried().GetResolution() != nil || ev.GetToolCallCompleted().GetResolution() != nil ||
 		ev.GetToolCallFailed().GetResolution() != nil
 }
@@ -197,7 +198,9 @@ func (e *engine) index(ctx context.Context, a *auditstore.Append, run *runnerdv1
 	}
 	a.Put, a.Del = puts, dels[:min(len(dels), maxKeyChanges-len(puts))]
 	have := slices.SortedFunc(slices.Values(slices.Concat(want, dels[len(a.Del):])), bytes.Compare)
-	row := &storagev1.Row{Run: run, RequestDigest: e.requestDigest, Keys: have, BodySequence: e.body}
+	row := &storagev1.Row{
+		Run: run, RequestDigest: e.requestDigest, Keys: have, BodySequence: e.body, CatalogueDigest: e.st.CatalogueDigest(),
+	}
 	if a.Body != nil {
 		row.BodySequence = run.GetHeadSequence()
 	}

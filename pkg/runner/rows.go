@@ -86,10 +86,10 @@ func missing(want, have [][]byte) [][]byte {
 const maxListed = 2 << 10
 
 // summary is what lists show of a run: redacted, long texts cut, and without the spec, which is stored once by its
-// digest.
+// digest, and the grants, which have a list of their own.
 func summary(st *runstate.State) *runnerdv1.Run {
 	run := proto.CloneOf(runstate.RedactRun(st.View()))
-	run.Spec = nil
+	run.Spec, run.Grants = nil, nil
 	run.Task = cutBytes(run.GetTask(), maxListed)
 	run.ErrorMessage = cutBytes(run.GetErrorMessage(), maxListed)
 	if run.GetFinalAnswer() != nil {

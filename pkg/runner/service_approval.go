@@ -21,19 +21,9 @@ func (s *runService) SubmitApproval(ctx context.Context, req *runnerdv1.SubmitAp
 	if err := validateVerdict(req); err != nil {
 		return nil, err
 	}
-	vote := runstate.Vote{
-		Principal:  PrincipalFrom(ctx).Name,
-		ApprovalID: req.GetApprovalId(),
-		Verdict:    req.GetVerdict(),
-		Digest:     req.GetApprovalDigest(),
-		Reason:     req.GetReason(),
-	}
-	if asked := openApproval(row.GetRun(), req.GetApprovalId()); req.GetResult() != nil &&
-		asked.GetKind() == runnerdv1.ApprovalKind_APPROVAL_KIND_IN_DOUBT {
-		// What is big is stored before the verdict is brought, and only for what it can settle.
-		if vote.Result, err = s.runner.Settled(ctx, req.GetRunId(), req.GetApprovalId(), req.GetResult()); err != nil {
-			return nil, err
-		}
+	vote, err := s.voteOf(ctx, req, openApproval(row.GetRun(), req.GetApprovalId()))
+	if err != nil {
+		return nil, err
 	}
 	reply, err := s.runner.Deliver(ctx, req.GetRunId(), vote)
 	if errors.Is(err, runstate.ErrNotOpen) {
@@ -42,23 +32,62 @@ func (s *runService) SubmitApproval(ctx context.Context, req *runnerdv1.SubmitAp
 	if err != nil {
 		return nil, err
 	}
-	approval, err := s.approvalFromLog(ctx, row.GetRun().GetAgent(), req.GetRunId(), req.GetApprovalId(), reply.Sequence)
+	closed, err := s.approvalFromLog(ctx, row, req.GetApprovalId(), reply.Sequence)
 	if err != nil {
 		return nil, err
 	}
-	return &runnerdv1.SubmitApprovalResponse{Approval: approval}, nil
+	return s.answered(ctx, closed)
+}
+
+func (s *runService) answered(ctx context.Context, closed *loggedApproval) (*runnerdv1.SubmitApprovalResponse, error) {
+	if err := s.showArguments(ctx, closed, maxShownArguments); err != nil {
+		return nil, err
+	}
+	return &runnerdv1.SubmitApprovalResponse{Approval: closed.Approval}, nil
 }
 
 // validateVerdict checks what belongs to which verdict.
 func validateVerdict(req *runnerdv1.SubmitApprovalRequest) error {
 	settle := req.GetVerdict() == runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_SETTLE
+	approve := req.GetVerdict() == runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_APPROVE
 	switch {
 	case settle && req.GetResult() == nil:
 		return invalidField("result", "is required to settle")
 	case !settle && req.GetResult() != nil:
 		return invalidField("result", "belongs to SETTLE only")
+	case !approve && req.EditedArgumentsJson != nil:
+		return invalidField("edited_arguments_json", "belongs to APPROVE only")
+	case !approve && req.GetGrant() != runnerdv1.GrantScope_GRANT_SCOPE_UNSPECIFIED:
+		return invalidField("grant", "belongs to APPROVE only")
 	}
 	return invalidRequest(checkJSON(nil, "result.structured_json", req.GetResult().GetStructuredJson(), false))
+}
+
+// voteOf is the fact that a request brings. What is big in it is stored before, but only for an approval that it can
+// close; nil asked: it is not open.
+func (s *runService) voteOf(ctx context.Context, req *runnerdv1.SubmitApprovalRequest, asked *runnerdv1.Approval) (vote runstate.Vote, err error) {
+	vote = runstate.Vote{
+		Principal:  PrincipalFrom(ctx).Name,
+		ApprovalID: req.GetApprovalId(),
+		Verdict:    req.GetVerdict(),
+		Digest:     req.GetApprovalDigest(),
+		Reason:     req.GetReason(),
+		Grant:      req.GetGrant(),
+	}
+	kind := asked.GetKind()
+	if asked.GetApprovalDigest() != req.GetApprovalDigest() {
+		kind = runnerdv1.ApprovalKind_APPROVAL_KIND_UNSPECIFIED
+	}
+	if req.EditedArgumentsJson != nil {
+		vote.Edited = &runstate.Edit{Text: req.GetEditedArgumentsJson()}
+		if kind == runnerdv1.ApprovalKind_APPROVAL_KIND_TOOL_CALL {
+			vote.Edited, err = s.runner.Edited(ctx, req.GetRunId(), req.GetApprovalId(), req.GetEditedArgumentsJson())
+		}
+	}
+	if req.GetResult() != nil && kind == runnerdv1.ApprovalKind_APPROVAL_KIND_IN_DOUBT {
+		vote.Result, err = s.runner.Settled(ctx, req.GetRunId(), req.GetApprovalId(), req.GetResult())
+	}
+	return vote, err
 }
 
 // closedAnswer answers a verdict on an approval that is not open: the same verdict on the same digest is answered the
@@ -69,35 +98,36 @@ func (s *runService) closedAnswer(ctx context.Context, req *runnerdv1.SubmitAppr
 	if err != nil {
 		return nil, err
 	}
-	run := row.GetRun()
-	closed, err := s.approvalFromLog(ctx, run.GetAgent(), req.GetRunId(), req.GetApprovalId(), 0)
+	closed, err := s.approvalFromLog(ctx, row, req.GetApprovalId(), 0)
 	if err != nil {
 		return nil, err
 	}
-	if reason := closedReason(req, closed, run.GetState()); reason != nil {
+	if reason := closedReason(req, closed, row.GetRun().GetState()); reason != nil {
 		return nil, reason
 	}
-	return &runnerdv1.SubmitApprovalResponse{Approval: closed}, nil
+	return s.answered(ctx, closed)
 }
 
 // closedReason says why a verdict on a closed approval is refused; nil: it is the verdict that closed it.
-func closedReason(req *runnerdv1.SubmitApprovalRequest, closed *runnerdv1.Approval, state runnerdv1.RunState) *Error {
+func closedReason(req *runnerdv1.SubmitApprovalRequest, closed *loggedApproval, state runnerdv1.RunState) *Error {
 	settle := runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_SETTLE
 	sameVerdict := closed.GetVia() == runnerdv1.Via_VIA_HUMAN && closed.GetVerdict() == req.GetVerdict()
 	sameDigest := closed.GetApprovalDigest() == req.GetApprovalDigest()
 	switch {
 	case req.GetVerdict() == settle && closed.GetKind() != runnerdv1.ApprovalKind_APPROVAL_KIND_IN_DOUBT:
 		return errorf(runnerdv1.ErrorReason_ERROR_REASON_VERDICT_NOT_POSSIBLE, "only a call in doubt can be settled")
-	case sameVerdict && sameDigest:
+	case sameVerdict && sameDigest && closed.editedTo(req.EditedArgumentsJson) && closed.GetGrant().GetScope() == req.GetGrant():
 		return nil
 	case state == runnerdv1.RunState_RUN_STATE_DONE:
 		return errorf(runnerdv1.ErrorReason_ERROR_REASON_RUN_ENDED, "the run has ended")
-	case sameVerdict:
+	case sameVerdict && !sameDigest:
 		return errorf(runnerdv1.ErrorReason_ERROR_REASON_DIGEST_MISMATCH, "the approval was about something else")
 	case closed.GetVia() == runnerdv1.Via_VIA_TIMEOUT:
 		return errorf(runnerdv1.ErrorReason_ERROR_REASON_TIMED_OUT, "the approval timed out before the verdict")
 	case closed.GetVia() == runnerdv1.Via_VIA_CANCEL:
 		return errorf(runnerdv1.ErrorReason_ERROR_REASON_CANCELLED, "the approval was closed because its call will not run any more: the run was cancelled, or an earlier call has an unknown outcome")
+	case closed.GetVia() == runnerdv1.Via_VIA_GRANT:
+		return errorf(runnerdv1.ErrorReason_ERROR_REASON_ALREADY_RESOLVED, "a grant of the run has let the call pass")
 	default:
 		return errorf(runnerdv1.ErrorReason_ERROR_REASON_ALREADY_RESOLVED, "the approval was closed by another verdict")
 	}
@@ -120,14 +150,22 @@ func (s *runService) ListApprovals(ctx context.Context, req *runnerdv1.ListAppro
 		if !p.Has(run.GetAgent(), RoleApprover) || req.GetRunId() != "" && run.GetRunId() != req.GetRunId() {
 			return false, nil
 		}
-		approval := openApproval(run, approvalOfKey(stored.Key))
-		if approval == nil {
+		open := openApproval(run, approvalOfKey(stored.Key))
+		if open == nil {
 			return false, nil
 		}
-		if err := s.showArguments(ctx, approval, false); err != nil {
+		row, err := decodeRow(&stored)
+		if err != nil {
 			return false, err
 		}
-		resp.Approvals = append(resp.Approvals, approval)
+		approval, err := s.openFromLog(ctx, row.Row, open)
+		if err == nil {
+			err = s.show(ctx, row.Row, approval, maxShownArguments)
+		}
+		if err != nil {
+			return false, err
+		}
+		resp.Approvals = append(resp.Approvals, approval.Approval)
 		return true, nil
 	}
 	next, err := s.page(ctx, req, prefixAsk, req.GetPageToken(), pageLimit(req.GetPageSize()), take)
@@ -144,15 +182,17 @@ func (s *runService) GetApproval(ctx context.Context, req *runnerdv1.GetApproval
 	if err != nil {
 		return nil, err
 	}
-	approval := openApproval(row.GetRun(), req.GetApprovalId())
-	if approval == nil {
-		approval, err = s.approvalFromLog(ctx, row.GetRun().GetAgent(), req.GetRunId(), req.GetApprovalId(), 0)
-		if err != nil {
-			return nil, err
-		}
+	var approval *loggedApproval
+	if open := openApproval(row.GetRun(), req.GetApprovalId()); open != nil {
+		approval, err = s.openFromLog(ctx, row, open)
+	} else {
+		approval, err = s.approvalFromLog(ctx, row, req.GetApprovalId(), 0)
 	}
-	if err := s.showArguments(ctx, approval, true); err != nil {
+	if err == nil {
+		err = s.show(ctx, row, approval, maxWholeArguments)
+	}
+	if err != nil {
 		return nil, err
 	}
-	return &runnerdv1.GetApprovalResponse{Approval: approval}, nil
+	return &runnerdv1.GetApprovalResponse{Approval: approval.Approval}, nil
 }

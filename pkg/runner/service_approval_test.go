@@ -161,9 +161,9 @@ func TestClosedReason(t *testing.T) {
 		got := ""
 		if e := closedReason(
 			&runnerdv1.SubmitApprovalRequest{Verdict: tt.asked, ApprovalDigest: tt.digest},
-			&runnerdv1.Approval{
+			&loggedApproval{Approval: &runnerdv1.Approval{
 				Via: tt.via, Verdict: tt.verdict, ApprovalDigest: "d", Kind: runnerdv1.ApprovalKind_APPROVAL_KIND_TOOL_CALL,
-			}, tt.state,
+			}}, tt.state,
 		); e != nil {
 			got = ReasonName(e.Reason)
 		}

@@ -666,7 +666,7 @@ type Approval struct {
 	HostText string `protobuf:"bytes,31,opt,name=host_text,json=hostText,proto3" json:"host_text,omitempty"`
 	// What ran instead, JSON text, where the approver edited the arguments; cut as arguments_json is.
 	EditedArgumentsJson string `protobuf:"bytes,32,opt,name=edited_arguments_json,json=editedArgumentsJson,proto3" json:"edited_arguments_json,omitempty"`
-	// Grant that was given with the approval, or that let the call pass.
+	// Grant that was given with the approval, or that let the call pass; its uses are told by ListGrants only.
 	Grant         *Grant `protobuf:"bytes,33,opt,name=grant,proto3" json:"grant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

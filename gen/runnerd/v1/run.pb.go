@@ -2136,7 +2136,7 @@ type Observation struct {
 	// The observation was given at the start of the run, not made by it.
 	Imported bool `protobuf:"varint,13,opt,name=imported,proto3" json:"imported,omitempty"`
 	// The approver let the call run with other arguments than the model wrote: these, JSON text; empty if they are over
-	// 64 KiB.
+	// 64 KiB, or over 1 KiB and the request would be too big with them.
 	EditedArgumentsJson string `protobuf:"bytes,14,opt,name=edited_arguments_json,json=editedArgumentsJson,proto3" json:"edited_arguments_json,omitempty"`
 	// The call ran with other arguments than the model wrote.
 	ArgumentsEdited bool `protobuf:"varint,15,opt,name=arguments_edited,json=argumentsEdited,proto3" json:"arguments_edited,omitempty"`
@@ -2873,7 +2873,7 @@ type Run struct {
 	ContextZone ContextZone `protobuf:"varint,42,opt,name=context_zone,json=contextZone,proto3,enum=runnerd.v1.ContextZone" json:"context_zone,omitempty"`
 	// What the run did in auto mode; absent: it is off.
 	AutoMode *AutoModeSummary `protobuf:"bytes,43,opt,name=auto_mode,json=autoMode,proto3" json:"auto_mode,omitempty"`
-	// Grants that hold, oldest first.
+	// Grants that hold, oldest first; ListRuns leaves them out.
 	Grants        []*Grant `protobuf:"bytes,44,rep,name=grants,proto3" json:"grants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

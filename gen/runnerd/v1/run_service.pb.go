@@ -2409,7 +2409,7 @@ func (x *RevokeGrantRequest) GetReason() string {
 // RevokeGrantResponse tells where the revocation stands.
 type RevokeGrantResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sequence of the grant_revoked event.
+	// Sequence of the grant_revoked event; 0: the grant did not hold any more.
 	Sequence      uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -35,9 +35,11 @@ type Row struct {
 	// Index keys that the run has now.
 	Keys [][]byte `protobuf:"bytes,3,rep,name=keys,proto3" json:"keys,omitempty"`
 	// Sequence of the newest checkpoint body; 0: none.
-	BodySequence  uint64 `protobuf:"varint,4,opt,name=body_sequence,json=bodySequence,proto3" json:"body_sequence,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	BodySequence uint64 `protobuf:"varint,4,opt,name=body_sequence,json=bodySequence,proto3" json:"body_sequence,omitempty"`
+	// SHA-256 of the catalogue of the run, lower-case hex; empty before tools_pinned.
+	CatalogueDigest string `protobuf:"bytes,5,opt,name=catalogue_digest,json=catalogueDigest,proto3" json:"catalogue_digest,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Row) Reset() {
@@ -98,16 +100,24 @@ func (x *Row) GetBodySequence() uint64 {
 	return 0
 }
 
+func (x *Row) GetCatalogueDigest() string {
+	if x != nil {
+		return x.CatalogueDigest
+	}
+	return ""
+}
+
 var File_runnerd_storage_v1_storage_proto protoreflect.FileDescriptor
 
 const file_runnerd_storage_v1_storage_proto_rawDesc = "" +
 	"\n" +
-	" runnerd/storage/v1/storage.proto\x12\x12runnerd.storage.v1\x1a\x18runnerd/v1/options.proto\x1a\x14runnerd/v1/run.proto\"\x94\x01\n" +
+	" runnerd/storage/v1/storage.proto\x12\x12runnerd.storage.v1\x1a\x18runnerd/v1/options.proto\x1a\x14runnerd/v1/run.proto\"\xc5\x01\n" +
 	"\x03Row\x12!\n" +
 	"\x03run\x18\x01 \x01(\v2\x0f.runnerd.v1.RunR\x03run\x12+\n" +
 	"\x0erequest_digest\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x01R\rrequestDigest\x12\x18\n" +
 	"\x04keys\x18\x03 \x03(\fB\x04\xe8\xe0\x18\x05R\x04keys\x12#\n" +
-	"\rbody_sequence\x18\x04 \x01(\x04R\fbodySequenceB\xcd\x01\n" +
+	"\rbody_sequence\x18\x04 \x01(\x04R\fbodySequence\x12/\n" +
+	"\x10catalogue_digest\x18\x05 \x01(\tB\x04\xe8\xe0\x18\x01R\x0fcatalogueDigestB\xcd\x01\n" +
 	"\x16com.runnerd.storage.v1B\fStorageProtoP\x01Z;github.com/runnerd/runnerd/gen/runnerd/storage/v1;storagev1\xa2\x02\x03RSX\xaa\x02\x12Runnerd.Storage.V1\xca\x02\x12Runnerd\\Storage\\V1\xe2\x02\x1eRunnerd\\Storage\\V1\\GPBMetadata\xea\x02\x14Runnerd::Storage::V1b\x06proto3"
 
 var (

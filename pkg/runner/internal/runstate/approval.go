@@ -116,6 +116,12 @@ func (t *advance) expire() {
 // vote takes an approver's verdict.
 func (t *advance) vote(f Vote) Reply {
 	if open := &t.st.ctl.Confirm; open.open() && open.Approval == f.ApprovalID {
+		switch {
+		case f.Edited != nil:
+			return Reply{Err: notEditable()}
+		case f.Grant != runnerdv1.GrantScope_GRANT_SCOPE_UNSPECIFIED:
+			return Reply{Err: notGrantable()}
+		}
 		return t.voteBudget(f)
 	}
 	var c *call
@@ -148,14 +154,14 @@ func (t *advance) vote(f Vote) Reply {
 func (st *State) votable(c *call, f Vote) *Refusal {
 	doubt := c.Status == callDoubt
 	approve := f.Verdict == runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_APPROVE
-	notPossible := func(why string) *Refusal {
-		return &Refusal{Reason: runnerdv1.ErrorReason_ERROR_REASON_VERDICT_NOT_POSSIBLE, Message: why}
-	}
 	switch {
 	case f.Verdict == runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_SETTLE && (!doubt || f.Result == nil):
-		return notPossible("SETTLE is possible only for a call in doubt, with the result that was found to be true")
+		return &Refusal{
+			Reason:  runnerdv1.ErrorReason_ERROR_REASON_VERDICT_NOT_POSSIBLE,
+			Message: "SETTLE is possible only for a call in doubt, with the result that was found to be true",
+		}
 	case f.Edited != nil && (doubt || !approve):
-		return notPossible("arguments can be edited only when a call is approved that has not run")
+		return notEditable()
 	case f.Digest != c.ApprovalDigest:
 		return &Refusal{
 			Reason:  runnerdv1.ErrorReason_ERROR_REASON_DIGEST_MISMATCH,
@@ -168,6 +174,15 @@ func (st *State) votable(c *call, f Vote) *Refusal {
 		}
 	}
 	return nil
+}
+
+// notEditable refuses edited arguments where there are none to edit.
+func notEditable() *Refusal {
+	return &Refusal{
+		Reason:  runnerdv1.ErrorReason_ERROR_REASON_VERDICT_NOT_POSSIBLE,
+		Message: "arguments can be edited only when a call is approved that has not run",
+		Field:   "edited_arguments_json",
+	}
 }
 
 // edited is what an approver lets run instead of what the model wrote.
@@ -187,16 +202,28 @@ func (st *State) edit(c *call, f Vote) (*edited, *Refusal) {
 	}
 	v := st.judge(&runnerdv1.ToolCall{Name: tool.GetOfferedName(), ArgumentsJson: f.Edited.Text}, f.Found)
 	if v.verdict == block || v.verdict == runnerdv1.Verdict_VERDICT_FAILED {
+		by := v.gate
+		if v.rule != "" {
+			by += ", " + v.rule
+		}
+		if v.layer != "" {
+			by += " of " + v.layer
+		}
 		return nil, &Refusal{
 			Reason:  runnerdv1.ErrorReason_ERROR_REASON_EDIT_REFUSED,
-			Message: fmt.Sprintf("%s, %s: %s", v.gate, v.rule, v.message),
+			Message: fmt.Sprintf("the edited arguments are refused (%s): %s", by, v.message),
+			Field:   "edited_arguments_json",
 		}
 	}
-	return &edited{
+	e := &edited{
 		arguments: v.arguments, ref: f.Edited.Ref,
 		hash:   st.env.Key.Digest(domainExact, []byte(v.arguments.Text)),
 		digest: st.env.Key.Digest(domainArguments, v.arguments.Canonical),
-	}, nil
+	}
+	if v.arguments.Text != f.Edited.Text {
+		e.ref = nil // blank text, however long, is {}
+	}
+	return e, nil
 }
 
 func (e *edited) part() Part {
@@ -225,10 +252,16 @@ func (st *State) grantable(c *call, f Vote, e *edited) *Refusal {
 	if f.Verdict == runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_APPROVE && slices.Contains(possible, f.Grant) {
 		return nil
 	}
+	return notGrantable()
+}
+
+// notGrantable refuses a grant that is none of the possible ones.
+func notGrantable() *Refusal {
 	return &Refusal{
 		Reason: runnerdv1.ErrorReason_ERROR_REASON_GRANT_NOT_POSSIBLE,
 		Message: "this grant cannot be given here: a grant comes with the approval of a call below tier 4, one by program " +
 			"only where a single plain command runs, and a run has at most 256",
+		Field: "grant",
 	}
 }
 

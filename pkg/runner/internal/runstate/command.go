@@ -10,8 +10,10 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// maxCommand is the longest command line that is looked at, in bytes.
-const maxCommand = 64 << 10
+const (
+	maxCommand = 64 << 10 // bytes of the longest arguments that are looked at
+	maxProgram = 256      // bytes of the longest name of a program
+)
 
 // shellRunners are the builtins of a shell that run, or evaluate as code, what they are given: eval and its like, those
 // that take callbacks, and those that take names of variables, whose subscripts may be substitutions even where the
@@ -77,7 +79,7 @@ func programOf(line string) string {
 		}
 	}
 	program := textOf(call.Args[0].Parts)
-	if program == "" || strings.TrimSpace(program) != program || strings.ContainsAny(program, "*?[]{}~=!^\\$`#&|;<>()\"'%") ||
+	if program == "" || len(program) > maxProgram || strings.TrimSpace(program) != program || strings.ContainsAny(program, "*?[]{}~=!^\\$`#&|;<>()\"'%") ||
 		slices.Contains(shellRunners, program) {
 		return ""
 	}

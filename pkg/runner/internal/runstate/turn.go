@@ -27,6 +27,7 @@ type Reply struct {
 type Refusal struct {
 	Reason  runnerdv1.ErrorReason
 	Message string
+	Field   string // of the request, where one of its fields is to blame; else empty
 }
 
 func (r *Refusal) Error() string { return r.Message }

@@ -32,7 +32,7 @@ func (st *State) View() *runnerdv1.Run {
 		ConsecutiveFailures: c.Failures, ConsecutiveRefusals: c.Refusals, WarnedLevels: slices.Sorted(slices.Values(c.Warned)),
 		ContextTokens: c.ContextTokens, ContextZone: st.contextZone(), Usage: c.Usage.totals(), RunningTime: durationpb.New(c.Running),
 		FinalAnswer: st.finalAnswer(), ErrorMessage: st.mem.message, Hint: st.mem.hint,
-		Approvals: st.Approvals(), Question: st.question(),
+		Approvals: st.Approvals(), Grants: st.Grants(), Question: st.question(),
 		Kind: started.GetKind(), KindSource: started.GetKindSource(), Identity: started.GetIdentity(),
 		Labels: started.GetLabels(), MetadataJson: started.GetMetadataJson(), Spec: spec, Task: started.GetTask(),
 		CreatedAt: timestamppb.New(st.mem.created), UpdatedAt: timestamppb.New(c.Time), HeadSequence: c.Sequence,
@@ -67,8 +67,8 @@ func (st *State) Checkpoint() *runnerdv1.Checkpoint {
 	}
 }
 
-// Approvals returns the open approvals, oldest first. Their arguments are not filled in: they stand in the
-// tool_call_requested event, see RequestedSequence.
+// Approvals returns the open approvals, oldest first. Their arguments, and what model and host say, are not filled in:
+// they stand in events and in the catalogue.
 func (st *State) Approvals() []*runnerdv1.Approval {
 	var open []*runnerdv1.Approval
 	if st.ctl.Confirm.open() {
@@ -96,19 +96,28 @@ func (st *State) Approval(id uint64) (a *runnerdv1.Approval, requested uint64, o
 	return nil, 0, false
 }
 
+// DoubtRule is the rule that asks about a call whose outcome is unknown.
+const DoubtRule = "in_doubt"
+
 func (st *State) approval(c *call) *runnerdv1.Approval {
 	a := &runnerdv1.Approval{
 		RunId: st.ctl.RunID, ApprovalId: c.Approval, Kind: runnerdv1.ApprovalKind_APPROVAL_KIND_TOOL_CALL,
 		Agent: st.mem.started.GetAgent(), CallId: c.ID, Host: c.Host, Tool: c.Tool,
-		ArgumentDigest: c.ArgumentDigest, ApprovalDigest: c.ApprovalDigest, Rule: c.Rule, Annotations: c.Annotations,
+		ArgumentDigest: c.ArgumentDigest, ApprovalDigest: c.ApprovalDigest, Annotations: c.Annotations, Tier: c.Tier,
 		OpenedAt: timestamp(c.ApprovalOpened), ExpiresAt: timestamp(c.ApprovalExpires),
 	}
 	if c.Status == callDoubt {
 		a.Kind, a.Attempt, a.Cause = runnerdv1.ApprovalKind_APPROVAL_KIND_IN_DOUBT, c.Attempt, c.Cause
-		a.Rule = "in_doubt"
+		a.Rule = DoubtRule
+		return a
 	}
+	a.Gate, a.Rule, a.Layer = c.Gate, c.Rule, c.Layer
+	a.PossibleGrants, a.Program = st.possibleGrants(c)
 	return a
 }
+
+// Description returns what a host says that one of its tools does; empty if the tool is not in the catalogue.
+func (c *Catalogue) Description(host, tool string) string { return c.find(host, tool).GetDescription() }
 
 // CallName returns the tool name of an open call as the model wrote it, for display.
 func (st *State) CallName(callID string) string {
