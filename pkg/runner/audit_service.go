@@ -35,6 +35,19 @@ func (s *auditService) allowed(ctx context.Context, method, run string) error {
 	return accessTable[method].checkRun(PrincipalFrom(ctx), row.GetRun())
 }
 
+// viewOf is how much the caller sees of a run, or of all of them if it is empty.
+func (s *auditService) viewOf(ctx context.Context, run string) View {
+	p := PrincipalFrom(ctx)
+	if run == "" {
+		return p.viewOf(nil)
+	}
+	row, err := s.runner.Row(ctx, run)
+	if err != nil {
+		return ViewTypes
+	}
+	return p.viewOf(row.GetRun())
+}
+
 // VerifyAudit implements AuditService.
 func (s *auditService) VerifyAudit(req *runnerdv1.VerifyAuditRequest, stream grpc.ServerStreamingServer[runnerdv1.VerifyAuditResponse]) error {
 	ctx := stream.Context()
@@ -45,7 +58,10 @@ func (s *auditService) VerifyAudit(req *runnerdv1.VerifyAuditRequest, stream grp
 		return err
 	}
 	defer s.verifying.leave()
-	v := &verification{store: &s.runner.store, send: stream.Send}
+	view := s.viewOf(ctx, req.GetRunId())
+	v := &verification{store: &s.runner.store, send: func(m *runnerdv1.VerifyAuditResponse) error {
+		return stream.Send(show(m, view))
+	}}
 	if err := v.verify(ctx, req.GetRunId()); err != nil {
 		return err
 	}

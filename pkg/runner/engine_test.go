@@ -353,7 +353,9 @@ func TestDamagedRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{decide: func(_ context.Context, req *runnerdv1.DecideRequest) (*runnerdv1.Decision, error) {
 			if req.GetIteration() == 1 {
-				return calls("ask"), nil
+				asking := calls("ask")
+				asking.Text = "with secret=x" // so that there is a private part
+				return asking, nil
 			}
 			return answers("done"), nil
 		}}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 	"github.com/runnerd/runnerd/pkg/auditstore"
 )
 
@@ -38,11 +39,14 @@ func (a *runAgents) of(ctx context.Context, run string) (string, error) {
 	return agent, nil
 }
 
-// seen says which runs a principal sees as a viewer.
-func (s *runService) seen(p Principal) func(context.Context, string) (bool, error) {
+// viewer says which runs a principal sees as a viewer, and how much of them; nil: all of them, redacted.
+func (s *runService) viewer(p Principal) func(context.Context, string) (View, bool, error) {
+	if p.Everywhere.Roles.Has(RoleViewer) && p.Everywhere.View >= ViewRedacted {
+		return nil
+	}
 	agents := runAgents{store: &s.runner.store}
-	return func(ctx context.Context, run string) (bool, error) {
+	return func(ctx context.Context, run string) (View, bool, error) {
 		agent, err := agents.of(ctx, run)
-		return err == nil && p.Has(agent, RoleViewer), err
+		return p.viewOf(&runnerdv1.Run{Agent: agent}), err == nil && p.Has(agent, RoleViewer), err
 	}
 }

@@ -33,14 +33,6 @@ func (s *runService) row(ctx context.Context, method, run string) (*storagev1.Ro
 	return row, nil
 }
 
-// view is what the caller may see of a run.
-func view(ctx context.Context, run *runnerdv1.Run) *runnerdv1.Run {
-	if PrincipalFrom(ctx).seesRaw(run) {
-		return run
-	}
-	return runstate.RedactRun(run)
-}
-
 // now returns a run as it is now, as the caller may see it.
 func (s *runService) now(ctx context.Context, run string) (*runnerdv1.Run, error) {
 	snapshot, err := s.runner.Snapshot(ctx, run)
@@ -219,10 +211,14 @@ func (s *runService) ListTools(ctx context.Context, req *runnerdv1.ListToolsRequ
 	if err != nil {
 		return nil, err
 	}
-	digest := catalogue.Digest()
-	return &runnerdv1.ListToolsResponse{
+	digest, p := catalogue.Digest(), PrincipalFrom(ctx)
+	resp := &runnerdv1.ListToolsResponse{
 		Tools:           catalogue.Proto().GetTools(),
 		Findings:        findings,
 		CatalogueDigest: hex.EncodeToString(digest[:]),
-	}, nil
+	}
+	if p.Credential && p.Has(req.GetAgent(), RoleAdmin) {
+		return resp, nil
+	}
+	return show(resp, p.View(req.GetAgent())), nil
 }

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
-	"github.com/runnerd/runnerd/pkg/runner/internal/runstate"
 )
 
 // maxPageBytes is where a page of the history is cut, so that it stays below what clients take.
@@ -105,12 +104,9 @@ func (s *runService) ListCheckpoints(ctx context.Context, req *runnerdv1.ListChe
 		found = found[:size]
 		resp.NextPageToken = s.pages.make(req, binary.BigEndian.AppendUint32(nil, found[size-1].GetIteration()))
 	}
-	raw := PrincipalFrom(ctx).seesRaw(row.GetRun())
+	view := PrincipalFrom(ctx).viewOf(row.GetRun())
 	for _, checkpoint := range found {
-		if !raw {
-			checkpoint = runstate.RedactMessage(checkpoint)
-		}
-		resp.Checkpoints = append(resp.Checkpoints, checkpoint)
+		resp.Checkpoints = append(resp.Checkpoints, show(checkpoint, view))
 	}
 	return resp, nil
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
@@ -23,11 +22,11 @@ func (s *runService) StreamEvents(req *runnerdv1.StreamEventsRequest, stream grp
 	if err := validateStream(req); err != nil {
 		return err
 	}
-	raw, err := s.mayWatch(ctx, req)
+	view, err := s.mayWatch(ctx, req)
 	if err != nil {
 		return err
 	}
-	out := newEventSender(ctx, stream, raw)
+	out := newEventSender(ctx, stream, view)
 	defer out.close()
 	out.resume = req.GetAfterCursor()
 	opt := WatchOptions{
@@ -39,8 +38,10 @@ func (s *runService) StreamEvents(req *runnerdv1.StreamEventsRequest, stream grp
 		Signals:       req.GetIncludeSignals(),
 		Raw:           req.GetIncludeRaw(),
 	}
-	if p := PrincipalFrom(ctx); req.GetAll() && !p.Everywhere.Roles.Has(RoleViewer) {
-		opt.Sees = s.seen(p)
+	if req.GetAll() {
+		opt.Shows = s.viewer(PrincipalFrom(ctx))
+	} else if view < ViewRedacted {
+		opt.Shows = func(context.Context, string) (View, bool, error) { return view, true, nil }
 	}
 	err = s.runner.Watch(ctx, opt, out.send)
 	return out.ended(endedBy(ctx, err))
@@ -84,24 +85,25 @@ func validateStream(req *runnerdv1.StreamEventsRequest) error {
 	return nil
 }
 
-// mayWatch says whether the caller may watch what it asks for, and whether it sees what redaction takes from others.
-func (s *runService) mayWatch(ctx context.Context, req *runnerdv1.StreamEventsRequest) (raw bool, err error) {
+// mayWatch says whether the caller may watch what it asks for, and how much it may see of it: of a run, or of what is
+// the same for all runs.
+func (s *runService) mayWatch(ctx context.Context, req *runnerdv1.StreamEventsRequest) (View, error) {
 	p, run := PrincipalFrom(ctx), new(runnerdv1.Run)
 	if !req.GetAll() {
 		row, err := s.row(ctx, runnerdv1.RunService_StreamEvents_FullMethodName, req.GetRunId())
 		if err != nil {
-			return false, err
+			return 0, err
 		}
 		run = row.GetRun()
 	}
-	raw = p.seesRaw(run)
+	view := p.viewOf(run)
 	switch {
-	case !req.GetIncludeRaw() || raw:
-		return raw, nil
+	case !req.GetIncludeRaw() || view >= viewRaw:
+		return view, nil
 	case !p.Credential:
-		return false, credentialRequired("raw events need a credential")
+		return 0, credentialRequired("raw events need a credential")
 	default:
-		return false, permissionDenied("raw events are for the owner of the run and for admins")
+		return 0, permissionDenied("raw events are for the owner of the run and for admins")
 	}
 }
 
@@ -110,7 +112,7 @@ func (s *runService) mayWatch(ctx context.Context, req *runnerdv1.StreamEventsRe
 type eventSender struct {
 	ctx    context.Context //nolint:containedctx // that of the stream
 	stream grpc.ServerStream
-	raw    bool // text in signals may be seen
+	view   View // of signals
 
 	batches chan []WatchItem // to the goroutine that sends
 	done    chan error       // from it, with room for the outcome that nobody waits for any more
@@ -122,9 +124,9 @@ type eventSender struct {
 	resume   string       // cursor up to which everything was sent
 }
 
-func newEventSender(ctx context.Context, stream grpc.ServerStream, raw bool) *eventSender {
+func newEventSender(ctx context.Context, stream grpc.ServerStream, view View) *eventSender {
 	s := &eventSender{
-		ctx: ctx, stream: stream, raw: raw, batches: make(chan []WatchItem), done: make(chan error, 1),
+		ctx: ctx, stream: stream, view: view, batches: make(chan []WatchItem), done: make(chan error, 1),
 		began: time.Now(), patience: time.NewTimer(sendPatience),
 	}
 	go func() {
@@ -181,7 +183,7 @@ func (s *eventSender) sendAll(items []WatchItem) error {
 		item := &items[i]
 		var message any = &eventFrame{event: item.Event, cursor: item.Cursor}
 		if item.Signal != nil {
-			signal := s.visible(item.Signal)
+			signal := visible(item.Signal, s.view)
 			if signal == nil {
 				s.sent.Add(1)
 				continue
@@ -203,24 +205,6 @@ func placeOf(item *WatchItem) string {
 		return item.Signal.GetStreamProgress().GetHeadCursor()
 	}
 	return item.Cursor
-}
-
-// visible is what the caller may see of a signal; nil: nothing. Text is raw, so it is for those who see raw events.
-func (s *eventSender) visible(signal *runnerdv1.Signal) *runnerdv1.Signal {
-	if s.raw {
-		return signal
-	}
-	switch p := signal.GetPayload().(type) {
-	case *runnerdv1.Signal_TextDelta:
-		return nil
-	case *runnerdv1.Signal_ToolProgress:
-		if p.ToolProgress.GetMessage() == "" {
-			return signal
-		}
-		signal = proto.CloneOf(signal)
-		signal.GetToolProgress().Message = ""
-	}
-	return signal
 }
 
 // ended adds where to go on to the end of a stream that another stream can take up.

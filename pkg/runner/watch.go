@@ -26,8 +26,8 @@ type WatchOptions struct {
 	Signals       bool     // also signals; of a run only
 	Raw           bool     // events with their private part
 
-	// Sees says of which runs events are sent in the scope of all runs; nil: of all.
-	Sees func(ctx context.Context, run string) (bool, error)
+	// Shows says whether events of a run are sent, and how much of them; nil: of all runs, redacted.
+	Shows func(ctx context.Context, run string) (view View, sees bool, err error)
 }
 
 // WatchItem is one event or one signal.
@@ -122,8 +122,9 @@ func (w *watch) page(ctx context.Context) (more bool, err error) {
 		if !w.wants(kind) {
 			continue
 		}
-		if w.opt.Sees != nil {
-			if sees, err := w.opt.Sees(ctx, rec.Run); err != nil {
+		view, sees := ViewRedacted, true
+		if w.opt.Shows != nil {
+			if view, sees, err = w.opt.Shows(ctx, rec.Run); err != nil {
 				return false, err
 			} else if !sees {
 				continue
@@ -133,10 +134,14 @@ func (w *watch) page(ctx context.Context) (more bool, err error) {
 			Run: rec.Run, Sequence: rec.Sequence, Type: kind, Event: rec.Wire,
 			Cursor: w.r.cursor(auditstore.Cursor{Position: rec.Position, Sequence: rec.Sequence}),
 		}
-		if w.opt.Raw && rec.Private != nil {
-			if item.Event, err = rawWire(rec); err != nil {
-				return false, err
-			}
+		switch {
+		case view < ViewRedacted:
+			item.Event, err = viewWire(rec, view)
+		case w.opt.Raw && rec.Private != nil:
+			item.Event, err = rawWire(rec)
+		}
+		if err != nil {
+			return false, err
 		}
 		w.items = append(w.items, item)
 	}

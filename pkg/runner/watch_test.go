@@ -262,7 +262,15 @@ func TestWatchSignals(t *testing.T) {
 // TestWatchRaw gives the private part to those who ask for it, and the stored bytes to the others.
 func TestWatchRaw(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := boot(t, memory(nil), &world{rounds: 1})
+		const arguments = `{"n":1,"password":"x"}`
+		d := boot(t, memory(nil), &world{decide: func(_ context.Context, req *runnerdv1.DecideRequest) (*runnerdv1.Decision, error) {
+			if req.GetIteration() > 1 {
+				return answers("done"), nil
+			}
+			asking := calls("read")
+			asking.GetToolCalls().GetCalls()[0].ArgumentsJson = arguments
+			return asking, nil
+		}})
 		d.begin(t, "run")
 		d.rest(t, "run")
 		for _, raw := range []bool{false, true} {
@@ -271,7 +279,7 @@ func TestWatchRaw(t *testing.T) {
 				if err := proto.Unmarshal(items[0].Event, ev); err != nil {
 					return err
 				}
-				if shown := ev.GetToolCallRequested().GetArgumentsRaw() == `{"n":1}`; shown != raw || len(items) != 1 {
+				if shown := ev.GetToolCallRequested().GetArgumentsRaw() == arguments; shown != raw || len(items) != 1 {
 					t.Errorf("raw %v: %v", raw, ev)
 				}
 				if len(ev.GetPrivateDigest()) != 32 || ev.GetPosition() == 0 {

@@ -393,14 +393,14 @@ func (c *checker) digests(ev *runnerdv1.Event) {
 	case *runnerdv1.Event_ToolCallRequested:
 		r := p.ToolCallRequested
 		sent := effectiveArguments(r)
-		if sent.Ref == nil && sent.Text != hidden && r.GetArgumentsHash() != "" {
+		if sent.Ref == nil && r.GetArgumentsHash() != "" && !isPublicPart(ev) {
 			c.hold(st.env.Key.Digest(domainExact, []byte(sent.Text)) == r.GetArgumentsHash(), 9,
 				"the hash is not that of the arguments of call %s", r.GetCallId())
 		}
 	case *runnerdv1.Event_ToolCallPendingApproval:
 		same(p.ToolCallPendingApproval.GetCallId(), toolCall, p.ToolCallPendingApproval.GetExpiresAt(), p.ToolCallPendingApproval.GetApprovalDigest())
 	case *runnerdv1.Event_ToolCallApproved:
-		if edited := p.ToolCallApproved.EditedArgumentsJson; edited != nil && *edited != hidden {
+		if edited := p.ToolCallApproved.EditedArgumentsJson; edited != nil && !isPublicPart(ev) {
 			c.hold(st.env.Key.Digest(domainExact, []byte(*edited)) == p.ToolCallApproved.GetArgumentsHash(), 9,
 				"the hash is not that of the edited arguments of call %s", p.ToolCallApproved.GetCallId())
 		}

@@ -16,6 +16,10 @@ const hidden = "[redacted]"
 // ev itself if there is nothing to hide.
 func Redact(ev *runnerdv1.Event) *runnerdv1.Event { return RedactMessage(ev) }
 
+// isPublicPart says whether ev is only the public part of an event: redaction changed it once, and has nothing more to
+// change.
+func isPublicPart(ev *runnerdv1.Event) bool { return len(ev.GetPrivateDigest()) > 0 && Redact(ev) == ev }
+
 // RedactRun gives what everyone who may see a run may see of it; run itself if that is everything.
 func RedactRun(run *runnerdv1.Run) *runnerdv1.Run { return RedactMessage(run) }
 
@@ -27,7 +31,20 @@ func RedactMessage[T proto.Message](m T) T {
 	if !reflected.IsValid() {
 		return m
 	}
-	public := planOf(reflected.Descriptor()).redact(reflected)
+	public := planOf(reflected.Descriptor(), false).redact(reflected)
+	if public == nil {
+		return m
+	}
+	return public.Interface().(T) //nolint:errcheck,forcetypeassert // a message makes messages of its own type
+}
+
+// OutlineMessage is as [RedactMessage], but leaves out whatever is not shown as it is: all text, arguments and results.
+func OutlineMessage[T proto.Message](m T) T {
+	reflected := m.ProtoReflect()
+	if !reflected.IsValid() {
+		return m
+	}
+	public := planOf(reflected.Descriptor(), true).redact(reflected)
 	if public == nil {
 		return m
 	}
@@ -45,10 +62,11 @@ type oneofPlan struct {
 	fields map[protoreflect.FieldNumber]fieldPlan
 }
 
-// fieldPlan says how to redact the values of one field. Key is for maps only.
+// fieldPlan says how to redact the values of one field. Key is for maps only. If drop is set, the field is left out.
 type fieldPlan struct {
 	field      protoreflect.FieldDescriptor
 	key, value redactor
+	drop       bool
 }
 
 // A redactor gives the public part of one value and whether it differs; nil: there is nothing to hide.
@@ -56,38 +74,47 @@ type redactor func(protoreflect.Value) (public protoreflect.Value, changed bool)
 
 var (
 	plansMu sync.RWMutex
-	plans   = make(map[protoreflect.FullName]*plan)
+	plans   = make(map[planKey]*plan)
 )
 
-// planOf gives the plan of a type, made at its first use.
-func planOf(message protoreflect.MessageDescriptor) *plan {
+// planKey names the two plans of a type: to redact, or to leave only an outline.
+type planKey struct {
+	message protoreflect.FullName
+	outline bool
+}
+
+// planOf gives a plan of a type, made at its first use.
+func planOf(message protoreflect.MessageDescriptor, outline bool) *plan {
 	plansMu.RLock()
-	p, ok := plans[message.FullName()]
+	p, ok := plans[planKey{message.FullName(), outline}]
 	plansMu.RUnlock()
 	if ok {
 		return p
 	}
 	plansMu.Lock()
 	defer plansMu.Unlock()
-	return makePlan(message)
+	return makePlan(message, outline)
 }
 
 // makePlan makes the plans of a type and of all that it holds, while plansMu is locked.
-func makePlan(message protoreflect.MessageDescriptor) *plan {
-	if p, ok := plans[message.FullName()]; ok {
+func makePlan(message protoreflect.MessageDescriptor, outline bool) *plan {
+	key := planKey{message.FullName(), outline}
+	if p, ok := plans[key]; ok {
 		return p // perhaps not complete yet: a type may hold itself
 	}
 	p := &plan{}
-	plans[message.FullName()] = p
+	plans[key] = p
 	oneofs := make(map[protoreflect.Name]int)
 	for i := range message.Fields().Len() {
 		field := message.Fields().Get(i)
 		f := fieldPlan{field: field}
 		if field.IsMap() {
-			f.key = redactorOf(field, field.MapKey())
-			f.value = redactorOf(field, field.MapValue())
+			f.key = redactorOf(field, field.MapKey(), outline)
+			f.value = redactorOf(field, field.MapValue(), outline)
+			f.drop = outline && (f.key != nil || isText(field.MapValue()) && f.value != nil)
 		} else {
-			f.value = redactorOf(field, field)
+			f.value = redactorOf(field, field, outline)
+			f.drop = outline && isText(field) && f.value != nil
 		}
 		if f.key == nil && f.value == nil {
 			continue
@@ -110,11 +137,11 @@ func makePlan(message protoreflect.MessageDescriptor) *plan {
 
 // redactorOf gives the redactor for values of the kind of a field. What holds the option is the field itself, also for
 // the keys and values of a map.
-func redactorOf(option, kind protoreflect.FieldDescriptor) redactor {
+func redactorOf(option, kind protoreflect.FieldDescriptor, outline bool) redactor {
 	redaction := redactionOf(option)
 	switch kind.Kind() {
 	case protoreflect.MessageKind, protoreflect.GroupKind:
-		p := makePlan(kind.Message())
+		p := makePlan(kind.Message(), outline)
 		return func(v protoreflect.Value) (protoreflect.Value, bool) {
 			if public := p.redact(v.Message()); public != nil {
 				return protoreflect.ValueOfMessage(public), true
@@ -150,6 +177,10 @@ func redactorOf(option, kind protoreflect.FieldDescriptor) redactor {
 	}
 }
 
+func isText(field protoreflect.FieldDescriptor) bool {
+	return field.Kind() == protoreflect.StringKind || field.Kind() == protoreflect.BytesKind
+}
+
 func stringRedactor(redact func(string) string) redactor {
 	return func(v protoreflect.Value) (protoreflect.Value, bool) {
 		text := v.String()
@@ -174,10 +205,20 @@ func (p *plan) redact(m protoreflect.Message) protoreflect.Message {
 		public = shallowCopy(m)
 	}
 	one := func(f fieldPlan) {
-		if v, changed := f.redact(m); changed {
-			if public == nil {
-				public = shallowCopy(m)
-			}
+		var v protoreflect.Value
+		changed := f.drop
+		if !f.drop {
+			v, changed = f.redact(m)
+		}
+		if !changed {
+			return
+		}
+		if public == nil {
+			public = shallowCopy(m)
+		}
+		if f.drop {
+			public.Clear(f.field)
+		} else {
 			public.Set(f.field, v)
 		}
 	}

@@ -1,6 +1,7 @@
 package runstate
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -141,8 +142,8 @@ func quotedSize(r rune) int {
 // closing closes what is open, the innermost first.
 func closing(open []byte) string {
 	var out strings.Builder
-	for i := len(open) - 1; i >= 0; i-- {
-		out.WriteByte(open[i])
+	for _, bracket := range slices.Backward(open) {
+		out.WriteByte(bracket)
 	}
 	return out.String()
 }

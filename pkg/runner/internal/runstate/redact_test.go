@@ -164,23 +164,22 @@ func TestEveryFieldHasARedaction(t *testing.T) {
 	}
 }
 
-// canary fills every string and bytes field below a message with its own name and a mark, and gives the names of those
-// that may be seen. Lists and maps get two entries.
-func canary(m protoreflect.Message, path string, depth int, visible map[string]bool) {
+// canary fills every string and bytes field below a message with its own name and a mark, and gives what each says about
+// redaction; bytes are as good as hidden unless they are shown as they are. Lists get two entries.
+func canary(m protoreflect.Message, path string, depth int, marks map[string]runnerdv1.Redaction) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		field := fields.Get(i)
 		if field.ContainingOneof() != nil && !field.ContainingOneof().IsSynthetic() && m.WhichOneof(field.ContainingOneof()) != nil {
 			continue // the oneof is taken
 		}
-		fill(m, field, path+"."+string(field.Name()), depth, visible)
+		fill(m, field, path+"."+string(field.Name()), depth, marks)
 	}
 }
 
-func fill(m protoreflect.Message, field protoreflect.FieldDescriptor, path string, depth int, visible map[string]bool) {
+func fill(m protoreflect.Message, field protoreflect.FieldDescriptor, path string, depth int, marks map[string]runnerdv1.Redaction) {
 	mark := fmt.Sprintf("<%s>", path)
-	redaction := proto.GetExtension(field.Options(), runnerdv1.E_Redaction)
-	shown := redaction != runnerdv1.Redaction_REDACTION_HIDDEN && redaction != runnerdv1.Redaction_REDACTION_ARGUMENTS
+	redaction := redactionOf(field)
 	var leaf protoreflect.Value
 	kind := field
 	if field.IsMap() {
@@ -188,9 +187,12 @@ func fill(m protoreflect.Message, field protoreflect.FieldDescriptor, path strin
 	}
 	switch kind.Kind() {
 	case protoreflect.StringKind:
-		leaf, visible[mark] = protoreflect.ValueOfString(mark), shown
+		leaf, marks[mark] = protoreflect.ValueOfString(mark), redaction
 	case protoreflect.BytesKind:
-		leaf, visible[mark] = protoreflect.ValueOfBytes([]byte(mark)), redaction == runnerdv1.Redaction_REDACTION_PLAIN
+		leaf, marks[mark] = protoreflect.ValueOfBytes([]byte(mark)), runnerdv1.Redaction_REDACTION_HIDDEN
+		if redaction == runnerdv1.Redaction_REDACTION_PLAIN {
+			marks[mark] = redaction
+		}
 	case protoreflect.MessageKind:
 		if depth == 0 {
 			return
@@ -201,25 +203,29 @@ func fill(m protoreflect.Message, field protoreflect.FieldDescriptor, path strin
 	switch {
 	case field.IsMap():
 		m.Mutable(field).Map().Set(protoreflect.ValueOfString("<key "+path+">").MapKey(), leaf)
-		visible["<key "+path+">"] = shown
+		marks["<key "+path+">"] = redaction
 	case field.IsList() && leaf.IsValid():
 		m.Mutable(field).List().Append(protoreflect.ValueOfString("-"))
 		m.Mutable(field).List().Append(leaf)
 	case field.IsList():
-		canary(m.Mutable(field).List().AppendMutable().Message(), path, depth-1, visible)
+		canary(m.Mutable(field).List().AppendMutable().Message(), path, depth-1, marks)
 	case leaf.IsValid():
 		m.Set(field, leaf)
 	default:
-		canary(m.Mutable(field).Message(), path, depth-1, visible)
+		canary(m.Mutable(field).Message(), path, depth-1, marks)
 	}
 }
 
 func TestRedactShowsOnlyWhatItMay(t *testing.T) {
 	t.Parallel()
-	check := func(t *testing.T, m proto.Message, visible map[string]bool) {
+	redacted := func(r runnerdv1.Redaction) bool { // the marks are no JSON
+		return r != runnerdv1.Redaction_REDACTION_HIDDEN && r != runnerdv1.Redaction_REDACTION_ARGUMENTS
+	}
+	plain := func(r runnerdv1.Redaction) bool { return r == runnerdv1.Redaction_REDACTION_PLAIN }
+	checkOne := func(t *testing.T, m proto.Message, marks map[string]runnerdv1.Redaction, redact func(proto.Message) proto.Message, may func(runnerdv1.Redaction) bool) {
 		t.Helper()
 		before := proto.Clone(m)
-		public := RedactMessage(m)
+		public := redact(m)
 		if !proto.Equal(m, before) {
 			t.Error("the input is changed")
 		}
@@ -227,32 +233,45 @@ func TestRedactShowsOnlyWhatItMay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for mark, may := range visible {
-			if seen := strings.Contains(string(wire), mark); seen != may {
-				t.Errorf("%s: seen %t, may be seen %t", mark, seen, may)
+		for mark, redaction := range marks {
+			if seen := strings.Contains(string(wire), mark); seen != may(redaction) {
+				t.Errorf("%s: seen %t, may be seen %t", mark, seen, may(redaction))
 			}
 		}
-		if again := RedactMessage(public); again != public {
+		if again := redact(public); again != public {
 			t.Error("done again it changes")
 		}
+	}
+	check := func(t *testing.T, m proto.Message, marks map[string]runnerdv1.Redaction) {
+		t.Helper()
+		checkOne(t, m, marks, RedactMessage, redacted)
+		checkOne(t, m, marks, OutlineMessage, plain)
 	}
 	payloads := (*runnerdv1.Event)(nil).ProtoReflect().Descriptor().Oneofs().ByName("payload").Fields()
 	for i := range payloads.Len() {
 		payload := payloads.Get(i)
 		t.Run(string(payload.Name()), func(t *testing.T) {
 			t.Parallel()
-			ev, visible := &runnerdv1.Event{}, make(map[string]bool)
-			fill(ev.ProtoReflect(), payload, "event", 6, visible)
-			canary(ev.ProtoReflect(), "event", 6, visible)
-			check(t, ev, visible)
+			ev, marks := &runnerdv1.Event{}, make(map[string]runnerdv1.Redaction)
+			fill(ev.ProtoReflect(), payload, "event", 6, marks)
+			canary(ev.ProtoReflect(), "event", 6, marks)
+			check(t, ev, marks)
 		})
 	}
-	t.Run("run", func(t *testing.T) {
+	for _, m := range []proto.Message{
+		&runnerdv1.Run{}, &runnerdv1.Checkpoint{}, &runnerdv1.ListToolsResponse{}, &runnerdv1.VerifyAuditResponse{},
+	} {
+		t.Run(string(m.ProtoReflect().Descriptor().Name()), func(t *testing.T) {
+			t.Parallel()
+			marks := make(map[string]runnerdv1.Redaction)
+			canary(m.ProtoReflect(), "m", 6, marks)
+			check(t, m, marks)
+		})
+	}
+	t.Run("labels stay", func(t *testing.T) {
 		t.Parallel()
-		run, visible := &runnerdv1.Run{}, make(map[string]bool)
-		canary(run.ProtoReflect(), "run", 6, visible)
-		check(t, run, visible)
-		if public := RedactRun(run); public.GetLabels() == nil || public.GetRunId() != run.GetRunId() {
+		run := &runnerdv1.Run{RunId: "r", Labels: map[string]string{"a": "b"}}
+		if RedactRun(run) != run || OutlineMessage(run) != run {
 			t.Error("too much is hidden")
 		}
 	})
