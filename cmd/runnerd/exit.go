@@ -185,11 +185,12 @@ var hints = map[runnerdv1.ErrorReason]string{
 	runnerdv1.ErrorReason_ERROR_REASON_INPUT_REQUIRED:       "answer the question with runnerd input",
 	runnerdv1.ErrorReason_ERROR_REASON_PAST_HEAD:            "leave out --after to read from the first event",
 	runnerdv1.ErrorReason_ERROR_REASON_DISK_FULL:            "make room where the daemon keeps its data; runs go on by themselves",
-	runnerdv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED:    "give a token with --token-file or RUNNERD_TOKEN",
+	runnerdv1.ErrorReason_ERROR_REASON_PERMISSION_DENIED:    "show another credential: --token-file, RUNNERD_TOKEN or --tls-cert; docs/security.md says who may do what",
 	runnerdv1.ErrorReason_ERROR_REASON_CREDENTIAL_REQUIRED: "approver.token of the data folder is taken if it can be read (--data-dir); " +
-		"else give a token with --token-file or RUNNERD_TOKEN",
-	runnerdv1.ErrorReason_ERROR_REASON_CORRUPT:  "runnerd audit verify names what does not verify",
-	runnerdv1.ErrorReason_ERROR_REASON_DRAINING: "the daemon is stopping; try again when it is back",
+		"else show a token with --token-file or RUNNERD_TOKEN, or a certificate with --tls-cert",
+	runnerdv1.ErrorReason_ERROR_REASON_ISSUER_UNAVAILABLE: "whoever issued your token does not answer the daemon; try again, or show another credential",
+	runnerdv1.ErrorReason_ERROR_REASON_CORRUPT:            "runnerd audit verify names what does not verify",
+	runnerdv1.ErrorReason_ERROR_REASON_DRAINING:           "the daemon is stopping; try again when it is back",
 }
 
 // outcomeExit is the exit code of how a run ended.
