@@ -102,8 +102,16 @@ func TestCertificates(t *testing.T) {
 	}
 	wantName(t, a, caller(odd), odd)
 	for _, uris := range [][]string{
-		nil, {ci, odd}, {ci, ci}, {ci + "/"}, {ci + "2"}, {"spiffe://example.com/agents/ci"}, {"spiffe://EXAMPLE.org/agents/ci"},
-		{"spiffe://example.org/agents/%63i"}, {"spiffe://example.org/agents/../agents/ci"}, {"spiffe://example.org:1/agents/ci"},
+		nil,
+		{ci, odd},
+		{ci, ci},
+		{ci + "/"},
+		{ci + "2"},
+		{"spiffe://example.com/agents/ci"},
+		{"spiffe://EXAMPLE.org/agents/ci"},
+		{"spiffe://example.org/agents/%63i"},
+		{"spiffe://example.org/agents/../agents/ci"},
+		{"spiffe://example.org:1/agents/ci"},
 		{"spiffe://example.org/agents/ci?x=1"},
 	} {
 		wantName(t, a, caller(uris...), "")

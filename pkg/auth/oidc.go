@@ -69,7 +69,7 @@ func newIssuer(cfg Issuer) (*issuer, error) {
 	case cfg.Audience == "":
 		return nil, errors.New("an audience is required")
 	case cfg.Prefix == "" || strings.HasPrefix(cfg.Prefix, localPrefix):
-		return nil, errors.New("a prefix is required, and not local:")
+		return nil, errors.New("a prefix is required, and not that of this machine")
 	}
 	if cfg.Claim == "" {
 		cfg.Claim = "sub"

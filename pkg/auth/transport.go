@@ -57,8 +57,7 @@ func (c *careful) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	if failed {
-		resp.Body.Close()
-		return nil, fmt.Errorf("%w: it answers %s", errUnavailable, resp.Status)
+		return nil, errors.Join(fmt.Errorf("%w: it answers %s", errUnavailable, resp.Status), resp.Body.Close())
 	}
 	resp.Body = struct {
 		io.Reader

@@ -131,7 +131,7 @@ func checkAuth(root fieldPath, cfg *configv1.Config) []*protovalidate.Violation 
 
 // split returns the errors that are joined in one.
 func split(err error) []error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // it is joined here or not at all
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return joined.Unwrap()
 	}
 	return []error{err}

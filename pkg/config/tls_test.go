@@ -260,7 +260,7 @@ func TestMistakesOfIdentitiesAreNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(open, key, 0o644); err != nil { //nolint:gosec // that others can read it is the point
+	if err := os.WriteFile(open, key, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	fill := strings.NewReplacer("CERT", pair.CertFile, "OTHERKEY", other.KeyFile, "OPENKEY", open, "KEY", pair.KeyFile, "CA", ca.File,
@@ -279,7 +279,7 @@ func TestMistakesOfIdentitiesAreNamed(t *testing.T) {
 		"one token for two":            {"auth: {tokens: [{principal: a, sha256: HASH}, {principal: b, sha256: HASH}]}", "auth.tokens[1]: another entry has the same token"},
 		"an issuer without encryption": {"auth: {oidc: [{issuer: 'http://i.example', audience: a, prefix: 'o:'}]}", "auth.oidc[0]: not an https URL"},
 		"an issuer without a CA":       {"auth: {oidc: [{issuer: 'https://i.example', audience: a, prefix: 'o:', ca_file: /nowhere}]}", "auth.oidc[0]: open /nowhere"},
-		"an issuer of this machine":    {"auth: {oidc: [{issuer: 'https://i.example', audience: a, prefix: 'local:'}]}", "auth.oidc[0]: a prefix is required, and not local:"},
+		"an issuer of this machine":    {"auth: {oidc: [{issuer: 'https://i.example', audience: a, prefix: 'local:'}]}", "auth.oidc[0]: a prefix is required, and not that of this machine"},
 		"a role that is none":          {"auth: {roles: [{principals: [a], roles: [root]}]}", "auth.roles[0].roles[0]: "},
 		"an agent that is none":        {"auth: {roles: [{principals: [a], roles: [viewer], agents: ['*', nobody]}]}", `auth.roles[0].agents[1]: no agent "nobody" is configured`},
 		"a view that is none":          {"auth: {roles: [{principals: [a], roles: [viewer], view: raw}]}", "auth.roles[0].view: "},

@@ -180,7 +180,7 @@ func asks() []asked {
 		unaryAsk[grpc_health_v1.HealthListRequest, grpc_health_v1.HealthListResponse](grpc_health_v1.Health_List_FullMethodName, "", &grpc_health_v1.HealthListRequest{}, nil),
 		streamAsk[grpc_health_v1.HealthCheckRequest, grpc_health_v1.HealthCheckResponse](grpc_health_v1.Health_Watch_FullMethodName, "", &grpc_health_v1.HealthCheckRequest{}, nil),
 		streamAsk[reflectionv1.ServerReflectionRequest, reflectionv1.ServerReflectionResponse](reflectionv1.ServerReflection_ServerReflectionInfo_FullMethodName, "", &reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}, nil),
-		streamAsk[reflectionv1alpha.ServerReflectionRequest, reflectionv1alpha.ServerReflectionResponse](reflectionv1alpha.ServerReflection_ServerReflectionInfo_FullMethodName, "", &reflectionv1alpha.ServerReflectionRequest{MessageRequest: &reflectionv1alpha.ServerReflectionRequest_ListServices{}}, nil),
+		streamAsk[reflectionv1.ServerReflectionRequest, reflectionv1.ServerReflectionResponse](reflectionv1alpha.ServerReflection_ServerReflectionInfo_FullMethodName, "", &reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}}, nil),
 		unaryAsk[runnerdv1.GetRunRequest, runnerdv1.GetRunResponse]("/runnerd.v1.RunService/Erase", "unknown", &runnerdv1.GetRunRequest{RunId: target}, nil),
 		unaryAsk[runnerdv1.GetRunRequest, runnerdv1.GetRunResponse]("/runnerd.v1.RunService/getrun", "unknown", &runnerdv1.GetRunRequest{RunId: target}, nil),
 		unaryAsk[runnerdv1.GetRunRequest, runnerdv1.GetRunResponse]("//runnerd.v1.RunService/GetRun", "unknown", &runnerdv1.GetRunRequest{RunId: target}, nil),
@@ -262,8 +262,11 @@ func TestAccessMatrix(t *testing.T) {
 				return cell(t, sees, err)
 			}
 			for _, relation := range []struct{ who, name, agent string }{
-				{"owner", "alice", "demo"}, {"other", "bob", "demo"}, {"owner, foreign", "alice", "other"},
-				{"foreign", "bob", "other"}, {"all agents", "bob", "*"},
+				{"owner", "alice", "demo"},
+				{"other", "bob", "demo"},
+				{"owner, foreign", "alice", "other"},
+				{"foreign", "bob", "other"},
+				{"all agents", "bob", "*"},
 			} {
 				byOutcome, order := map[string][]string{}, []string{}
 				for _, set := range roleSets() {
