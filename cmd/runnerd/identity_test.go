@@ -140,6 +140,16 @@ auth:
 	}
 }
 
+func TestServeWarnsOfPlainText(t *testing.T) {
+	t.Parallel()
+	d := startDaemon(t, "", "0.0.0.0:0")
+	has(t, d.log.String(), "calls come in without encryption", "x-forwarded-for", "configure tls and auth")
+	here := startDaemon(t, "", "127.0.0.1:0")
+	if strings.Contains(here.log.String(), "encryption") {
+		t.Errorf("a daemon on this machine warns:\n%s", here.log)
+	}
+}
+
 func TestServeRefusesCredentialsInPlainText(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "runnerd.yaml")

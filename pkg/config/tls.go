@@ -72,6 +72,9 @@ func Endpoint(s Service, log *slog.Logger) (rpcclient.Endpoint, error) {
 	if e.TLS, err = TLS(s.GetTls(), log); err != nil {
 		return e, err
 	}
+	if e.TLS == nil && !isLocal(e.Address) {
+		log.Warn("calls go out without encryption, and whoever answers is believed: configure tls of the service", "address", e.Address)
+	}
 	tokenFile := s.GetTokenFile()
 	if tokenFile == "" {
 		return e, nil

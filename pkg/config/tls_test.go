@@ -118,6 +118,23 @@ func TestServicesAreKnownByTheirCertificate(t *testing.T) {
 	}
 }
 
+func TestPlainServiceElsewhereIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	for address, warned := range map[string]bool{
+		"tools.example.org:443": true, "dns:///tools.example.org:443": true, "192.0.2.1:443": true, "[2001:db8::1]:443": true,
+		"127.0.0.1:443": false, "[::1]:443": false, "localhost:443": false, "dns:///localhost:443": false, "unix:///run/tools.sock": false,
+		"localhost.example.org:443": true, "127.0.0.1.example.org:443": true,
+	} {
+		var log strings.Builder
+		if _, err := config.Endpoint(&configv1.ToolHost{Address: address}, slog.New(slog.NewTextHandler(&log, nil))); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(log.String(), "without encryption"); got != warned {
+			t.Errorf("%s: warned %v", address, got)
+		}
+	}
+}
+
 func TestRunnerdShowsWhoItIs(t *testing.T) {
 	t.Parallel()
 	const me = "spiffe://example.org/runnerd"

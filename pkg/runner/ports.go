@@ -12,6 +12,8 @@ import (
 // Decide returns the one decision of the stream; the caller owns it. onText is called with each piece of text before
 // Decide returns, from one goroutine at a time, and must not block. The request must not be changed or kept.
 //
+// Who answered, as far as the transport has verified it, is told to pkg/internal/answerer and recorded.
+//
 // An error is a gRPC status error, possibly wrapped, or has one of these methods, by which the engine tells what it
 // means: NotSent() bool (the request never left the process), Undecodable() bool (a message came that cannot be
 // decoded), TooLarge() bool (a message was over the bound), BadStream() string (the stream ended OK without exactly one
