@@ -3379,9 +3379,12 @@ type ToolCallFailed struct {
 	// gRPC status code of the host for HOST_REFUSED and HOST_UNAVAILABLE.
 	Code string `protobuf:"bytes,13,opt,name=code,proto3" json:"code,omitempty"`
 	// Who answered, as its certificate says: a SPIFFE id, else a DNS name; empty without TLS, or if nobody did.
-	AnsweredBy    string `protobuf:"bytes,14,opt,name=answered_by,json=answeredBy,proto3" json:"answered_by,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	AnsweredBy string `protobuf:"bytes,14,opt,name=answered_by,json=answeredBy,proto3" json:"answered_by,omitempty"`
+	// The arguments around the place where they are wrong, at most 120 characters; the model is shown them after the
+	// message. ARGUMENTS_INVALID only.
+	ArgumentsPreview string `protobuf:"bytes,15,opt,name=arguments_preview,json=argumentsPreview,proto3" json:"arguments_preview,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *ToolCallFailed) Reset() {
@@ -3508,6 +3511,13 @@ func (x *ToolCallFailed) GetCode() string {
 func (x *ToolCallFailed) GetAnsweredBy() string {
 	if x != nil {
 		return x.AnsweredBy
+	}
+	return ""
+}
+
+func (x *ToolCallFailed) GetArgumentsPreview() string {
+	if x != nil {
+		return x.ArgumentsPreview
 	}
 	return ""
 }
@@ -4409,7 +4419,7 @@ const file_runnerd_v1_event_proto_rawDesc = "" +
 	"reconciled\x18\v \x01(\bR\n" +
 	"reconciled\x12%\n" +
 	"\vanswered_by\x18\f \x01(\tB\x04\xe8\xe0\x18\x01R\n" +
-	"answeredBy\"\xdb\x04\n" +
+	"answeredBy\"\x8e\x05\n" +
 	"\x0eToolCallFailed\x12\x1d\n" +
 	"\acall_id\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x06callId\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12.\n" +
@@ -4430,7 +4440,8 @@ const file_runnerd_v1_event_proto_rawDesc = "" +
 	"reconciled\x12\x18\n" +
 	"\x04code\x18\r \x01(\tB\x04\xe8\xe0\x18\x01R\x04code\x12%\n" +
 	"\vanswered_by\x18\x0e \x01(\tB\x04\xe8\xe0\x18\x01R\n" +
-	"answeredBy\"\xde\x01\n" +
+	"answeredBy\x121\n" +
+	"\x11arguments_preview\x18\x0f \x01(\tB\x04\xe8\xe0\x18\x05R\x10argumentsPreview\"\xde\x01\n" +
 	"\rBudgetWarning\x121\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1d.runnerd.v1.BudgetWarningKindR\x04kind\x12\x14\n" +
 	"\x05level\x18\x02 \x01(\rR\x05level\x12\x18\n" +

@@ -273,7 +273,7 @@ func (t *advance) outcome(c *call, r Result, of outcomeOf) uint64 {
 			CallId: c.ID, Attempt: c.Attempt, Reason: r.Reason, Message: r.Text, StructuredJson: r.StructuredJSON,
 			StructuredRef: r.StructuredRef, Artifacts: r.Artifacts, TextTruncated: r.TextTruncated,
 			TextRepaired: r.TextRepaired, Duration: of.duration, Resolution: of.resolution, Reconciled: of.reconciled,
-			Code: r.Code, AnsweredBy: of.answeredBy,
+			Code: r.Code, AnsweredBy: of.answeredBy, ArgumentsPreview: r.Preview,
 		}},
 	})
 }

@@ -119,7 +119,9 @@ func (r DecisionRefs) apply(d *runnerdv1.DecisionMade) {
 
 // invalid records an answer of the decide service that cannot be used. What it cost is charged all the same.
 func (t *advance) invalid(attempt uint32, code, message, preview string, b *bill) {
-	inv := &runnerdv1.DecisionInvalid{Code: code, Message: message, Preview: cutText(preview, maxPreview), Attempt: attempt}
+	// A secret that is cut in two is not seen as one, so it is replaced before.
+	preview = cutText(RedactText(preview), maxPreview)
+	inv := &runnerdv1.DecisionInvalid{Code: code, Message: message, Preview: preview, Attempt: attempt}
 	if b == nil {
 		_, totals, err := t.st.ctl.Usage.add(nil)
 		if err != nil {

@@ -70,6 +70,7 @@ type Result struct {
 	Artifacts      []*runnerdv1.ArtifactRef
 	TextTruncated  bool
 	TextRepaired   bool
+	Preview        string // of arguments that are wrong: what the model is shown after the text
 	Code           string // gRPC status code of the host, where the reason is one
 }
 

@@ -1,6 +1,7 @@
 package runstate
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -15,6 +16,7 @@ type verdict struct {
 	gate, rule, layer string
 	reason            runnerdv1.CallReason // of a failed check or a block
 	message           string               // what the model is shown of it
+	preview           string               // and after it, of arguments that are wrong
 	tool              *Tool
 	arguments         Arguments
 }
@@ -57,7 +59,7 @@ func (t *advance) gate(calls []*runnerdv1.ToolCall, refs []*runnerdv1.ArtifactRe
 		c := t.st.ctl.Calls[i]
 		switch v.verdict {
 		case runnerdv1.Verdict_VERDICT_FAILED:
-			t.outcome(c, Result{Reason: v.reason, Text: v.message}, outcomeOf{})
+			t.outcome(c, Result{Reason: v.reason, Text: v.message, Preview: v.preview}, outcomeOf{})
 		case runnerdv1.Verdict_VERDICT_BLOCK:
 			t.refuse(c, v)
 		}
@@ -127,6 +129,9 @@ func (st *State) check(call *runnerdv1.ToolCall) verdict {
 	if err != nil {
 		v := failed("json", runnerdv1.CallReason_CALL_REASON_ARGUMENTS_INVALID, "%s", argumentsMessage(err, tool))
 		v.tool = tool
+		if bad, ok := errors.AsType[*ArgumentError](err); ok {
+			v.preview = bad.Preview
+		}
 		return v
 	}
 	if err := st.env.Catalogue.CheckArguments(tool, []byte(arguments.Text)); err != nil {

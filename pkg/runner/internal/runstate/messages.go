@@ -1,7 +1,6 @@
 package runstate
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 )
@@ -41,13 +40,10 @@ func (st *State) unknownTool(name string) string {
 	return b.String()
 }
 
-// argumentsMessage tells the model what is wrong with its arguments and what they should look like.
+// argumentsMessage tells the model what is wrong with its arguments and what they should look like. It shows nothing of
+// them: others than the model may read it.
 func argumentsMessage(err error, tool *Tool) string {
 	message := err.Error()
-	var bad *ArgumentError
-	if errors.As(err, &bad) && bad.Preview != "" {
-		message += fmt.Sprintf("; near: %s", bad.Preview)
-	}
 	if schema := tool.GetInputSchemaJson(); schema != "" {
 		if len(schema) > maxSchemaShown {
 			schema = cutText(schema, maxSchemaShown) + "…"

@@ -28,9 +28,13 @@ func observationOf(ev *runnerdv1.Event) *runnerdv1.Observation {
 		}
 	case *runnerdv1.Event_ToolCallFailed:
 		o := p.ToolCallFailed
+		text := o.GetMessage()
+		if o.GetArgumentsPreview() != "" {
+			text += "; near: " + o.GetArgumentsPreview()
+		}
 		return &runnerdv1.Observation{
 			Kind: runnerdv1.ObservationKind_OBSERVATION_KIND_TOOL_ERROR, Reason: o.GetReason(),
-			Text: o.GetMessage(), StructuredJson: o.GetStructuredJson(), StructuredRef: o.GetStructuredRef(),
+			Text: text, StructuredJson: o.GetStructuredJson(), StructuredRef: o.GetStructuredRef(),
 			Artifacts: o.GetArtifacts(), TextTruncated: o.GetTextTruncated(), TextRepaired: o.GetTextRepaired(),
 		}
 	case *runnerdv1.Event_ToolCallDenied:

@@ -18,7 +18,9 @@ func Redact(ev *runnerdv1.Event) *runnerdv1.Event { return RedactMessage(ev) }
 
 // isPublicPart says whether ev is only the public part of an event: redaction changed it once, and has nothing more to
 // change.
-func isPublicPart(ev *runnerdv1.Event) bool { return len(ev.GetPrivateDigest()) > 0 && Redact(ev) == ev }
+func isPublicPart(ev *runnerdv1.Event) bool {
+	return len(ev.GetPrivateDigest()) > 0 && Redact(ev) == ev
+}
 
 // RedactRun gives what everyone who may see a run may see of it; run itself if that is everything.
 func RedactRun(run *runnerdv1.Run) *runnerdv1.Run { return RedactMessage(run) }

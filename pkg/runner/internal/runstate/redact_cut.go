@@ -116,6 +116,44 @@ func cutEnd(kept string, isKey, inObject bool, value string) string {
 	}
 }
 
+// brokenMark ends JSON that is no JSON any more. Its first character cannot stand between values, so that what reads it
+// again ends before it.
+const brokenMark = "…" + cutMark
+
+// cutBroken cuts what was read of values that are not whole, or are several: if they are longer than 20000 characters
+// together, or if there was more, which is not shown. The last one stands as far as it fits if it has keys, and is left
+// out otherwise: what has none is taken for text.
+func cutBroken(head string, more bool) string {
+	fits := len(head) <= maxPublicText || utf8.RuneCountInString(head) <= maxPublicText
+	if fits {
+		if more {
+			return head + brokenMark
+		}
+		return head
+	}
+	w := walkJSON(head)
+	defer w.release()
+	keyed := false
+	for used, begin := 0, 0; ; {
+		if w.dec.StackDepth() == 0 {
+			begin, keyed = w.done, false
+		}
+		isKey, kind := w.atKey(), w.dec.PeekKind()
+		_, err := w.dec.ReadToken()
+		if err == nil {
+			used += utf8.RuneCountInString(head[w.done:w.at()])
+		}
+		if err != nil || used > maxPublicText {
+			if !keyed {
+				w.done = begin
+			}
+			return head[:w.done] + brokenMark
+		}
+		keyed = keyed || isKey && kind == jsontext.KindString
+		w.done = w.at()
+	}
+}
+
 // cutQuoted cuts a JSON string, whose text costs at most room characters then. JSON in it is left out as a whole: cut
 // it would not be JSON any more, and read otherwise.
 func cutQuoted(quoted string, room int) string {

@@ -2,8 +2,6 @@ package runstate
 
 import (
 	"bytes"
-	"errors"
-	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -34,10 +32,15 @@ func redactArguments(text string) string {
 		}
 		return text
 	}
-	if public, ok := redactJSON(text, argumentKeys, 0); ok {
-		return cutJSON(public)
+	if !looksLikeJSON(text) {
+		return hidden
 	}
-	return hidden
+	w := walkJSON(text)
+	defer w.release()
+	if w.redact(argumentKeys, 0); !w.whole {
+		return hidden
+	}
+	return cutJSON(w.public())
 }
 
 // redactResult gives the public part of the result of a call, which may be JSON or text.
@@ -46,71 +49,35 @@ func redactResult(text string) string { return redactTextOrJSON(text, resultKeys
 // redactMetadata gives the public part of JSON that is neither arguments nor result.
 func redactMetadata(text string) string { return redactTextOrJSON(text, nil, 0) }
 
-// redactTextOrJSON gives the public part of a text that may be JSON. Doing it again changes nothing.
+// redactTextOrJSON gives the public part of a text that may be JSON: an object or an array, or several one after the
+// other. Of JSON that is broken the rest is not shown: nobody can say under which key it stands. What has no key, or
+// comes behind, is text. Doing it again changes nothing.
 func redactTextOrJSON(text string, keys []string, level int) string {
-	if public, ok := redactJSON(text, keys, level); ok {
-		return cutJSON(public)
-	}
-	public := RedactText(text)
-	if public != text { // without the secret it may be JSON
-		if again, ok := redactJSON(public, keys, level); ok {
-			return cutJSON(again)
-		}
-	}
-	return public
-}
-
-// redactJSON gives the public part of JSON text, an object or an array: numbers, blanks, order and duplicate keys stay
-// as they are. Under keys that name secrets, and under those of keys, no string, object or array is shown. All other
-// strings are text, which may be JSON itself. It is not ok if text is something else.
-func redactJSON(text string, keys []string, level int) (public string, ok bool) {
 	if !looksLikeJSON(text) || text == hidden || text == cutMark {
-		return "", false
+		return RedactText(text)
 	}
 	if level == maxJSONInJSON {
-		return hidden, true
+		return hidden
 	}
 	w := walkJSON(text)
-	defer w.release()
-	under := false // a key under which nothing is shown
-	for first := true; first || w.dec.StackDepth() > 0; first = false {
-		isKey := w.atKey()
-		kind := w.dec.PeekKind()
-		from := w.next()
-		if opens := kind == jsontext.KindBeginObject || kind == jsontext.KindBeginArray; under && (opens || kind == jsontext.KindString) ||
-			opens && w.dec.StackDepth() >= maxRedactDepth {
-			if w.dec.SkipValue() != nil {
-				return "", false
-			}
-			if value := w.text[from:w.at()]; value != `"`+hidden+`"` && value != `"`+cutMark+`"` {
-				w.replace(from, hidden)
-			}
-			under = false
-			continue
-		}
-		if _, err := w.dec.ReadToken(); err != nil {
-			return "", false
-		}
-		under = false
-		if kind != jsontext.KindString {
-			continue
-		}
-		value := unquoteJSON(w.text[from:w.at()])
-		var shown string
-		if isKey {
-			under = keepsSecret(value, keys)
-			shown = RedactText(value)
-		} else {
-			shown = redactTextOrJSON(value, keys, level+1)
-		}
-		if shown != value {
-			w.replace(from, shown)
-		}
+	w.redact(keys, level)
+	head, rest := w.public(), text[w.good:]
+	whole, broken := w.whole, w.broken
+	w.release()
+	switch {
+	case whole:
+		return cutJSON(head)
+	case broken:
+		return cutBroken(head, true)
 	}
-	if _, err := w.dec.ReadToken(); !errors.Is(err, io.EOF) {
-		return "", false
+	public := RedactText(rest)
+	if public != rest { // without the secret it may be JSON
+		return redactTextOrJSON(head+public, keys, level)
 	}
-	return w.result(), true
+	if cut := cutBroken(head, false); cut != head {
+		return cut
+	}
+	return cutPublic(head + rest)
 }
 
 // looksLikeJSON says whether text begins as an object or array does.
@@ -152,8 +119,16 @@ type jsonWalk struct {
 	dec  jsontext.Decoder
 	buf  bytes.Buffer // the text, for the decoder
 
-	public strings.Builder // what is made of text[:done]
-	done   int
+	out  []byte // what is made of text[:done]
+	done int
+
+	// As out and done were when the value began that is being read.
+	outBefore, doneBefore int
+
+	good   int  // text[:good] is JSON: what was read, up to the value that is broken
+	keyed  bool // the value that is being read has keys
+	whole  bool // the text is one value
+	broken bool // it ends at good in the middle of a value that has keys
 }
 
 var jsonWalks = sync.Pool{New: func() any { return new(jsonWalk) }}
@@ -163,8 +138,8 @@ const maxKeptWalk = 64 << 10
 
 func walkJSON(text string) *jsonWalk {
 	w := jsonWalks.Get().(*jsonWalk) //nolint:errcheck,forcetypeassert // there is nothing else in it
-	w.text, w.done = text, 0
-	w.public.Reset()
+	w.text, w.out, w.done, w.good = text, w.out[:0], 0, 0
+	w.keyed, w.whole, w.broken = false, false, false
 	w.buf.Reset()
 	w.buf.WriteString(text)
 	w.dec.Reset(&w.buf, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
@@ -173,9 +148,72 @@ func walkJSON(text string) *jsonWalk {
 
 func (w *jsonWalk) release() {
 	w.text = ""
-	w.public.Reset()
-	if w.buf.Cap() <= maxKeptWalk {
+	if max(w.buf.Cap(), cap(w.out)) <= maxKeptWalk {
 		jsonWalks.Put(w)
+	}
+}
+
+// redact reads values, as long as there are any, and replaces what is not shown: numbers, blanks, order and duplicate
+// keys stay as they are. Under keys that name secrets, and under those of keys, no string, object or array is shown. All
+// other strings are text, which may be JSON itself.
+func (w *jsonWalk) redact(keys []string, level int) {
+	values := 0
+	for under := false; ; { // under a key under which nothing is shown
+		if w.dec.StackDepth() == 0 {
+			w.good, w.keyed = w.at(), false
+			w.outBefore, w.doneBefore = len(w.out), w.done
+			if !looksLikeJSON(w.text[w.good:]) {
+				break // the end, or text
+			}
+			values++
+		}
+		isKey, before, kind := w.atKey(), w.at(), w.dec.PeekKind()
+		from := w.next()
+		opens := kind == jsontext.KindBeginObject || kind == jsontext.KindBeginArray
+		if under && (opens || kind == jsontext.KindString) || opens && w.dec.StackDepth() >= maxRedactDepth {
+			if w.dec.SkipValue() != nil {
+				w.breaks(before)
+				return
+			}
+			if value := w.text[from:w.at()]; value != `"`+hidden+`"` && value != `"`+cutMark+`"` {
+				w.replace(from, hidden)
+			}
+			under = false
+			continue
+		}
+		if _, err := w.dec.ReadToken(); err != nil {
+			w.breaks(before)
+			return
+		}
+		under = false
+		if kind != jsontext.KindString {
+			continue
+		}
+		value := unquoteJSON(w.text[from:w.at()])
+		var shown string
+		if isKey {
+			w.keyed = true
+			under = keepsSecret(value, keys)
+			shown = RedactText(value)
+		} else {
+			shown = redactTextOrJSON(value, keys, level+1)
+		}
+		if shown != value {
+			w.replace(from, shown)
+		}
+	}
+	if run(w.text[w.good:], blank) == len(w.text)-w.good {
+		w.good = len(w.text)
+		w.whole = values == 1
+	}
+}
+
+// breaks ends a walk in a value that is broken after before. Without keys it was none.
+func (w *jsonWalk) breaks(before int) {
+	if w.keyed {
+		w.good, w.broken = before, true
+	} else {
+		w.out, w.done = w.out[:w.outBefore], w.doneBefore
 	}
 }
 
@@ -198,16 +236,17 @@ func (w *jsonWalk) atKey() bool {
 
 // replace puts a string in the place of what was read since from.
 func (w *jsonWalk) replace(from int, text string) {
-	w.public.WriteString(w.text[w.done:from])
-	w.public.Write(quoteJSON(text))
+	w.out = append(w.out, w.text[w.done:from]...)
+	w.out = append(w.out, quoteJSON(text)...)
 	w.done = w.at()
 }
 
-// result is the text with all that was replaced.
-func (w *jsonWalk) result() string {
+// public is what is made of text[:good].
+func (w *jsonWalk) public() string {
 	if w.done == 0 {
-		return w.text
+		return w.text[:w.good]
 	}
-	w.public.WriteString(w.text[w.done:])
-	return w.public.String()
+	w.out = append(w.out, w.text[w.done:w.good]...)
+	w.done = w.good
+	return string(w.out)
 }

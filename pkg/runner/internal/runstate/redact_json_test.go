@@ -60,13 +60,23 @@ func TestRedactJSON(t *testing.T) {
 			`{"stdout":"[redacted]","stderr":"[redacted]","exit":0,"content":"[redacted]","text":"[redacted]"}`,
 		},
 		"T-184 arguments hide others": {redactResult, `{"command":"x","old":"y"}`, `{"command":"x","old":"y"}`},
-		"T-184 text":                  {redactResult, "done, password=x", "done, password=[redacted]"},
+		"T-184 lines of JSON": {
+			redactResult, "{\"stdout\":\"x\"}\n{\"stdout\":\"y\",\"n\":1}\n", "{\"stdout\":\"[redacted]\"}\n{\"stdout\":\"[redacted]\",\"n\":1}\n",
+		},
+		"T-184 JSON and text":                  {redactResult, `{"stdout":"x"} token=x`, `{"stdout":"[redacted]"} token=[redacted]`},
+		"T-184 JSON that ends early":           {redactResult, `{"exit":0,"stdout":"a long`, `{"exit":0,"stdout"…[truncated]`},
+		"T-184 JSON that ends early, in items": {redactResult, `{"exit":0,"list":[{"text":"x"},"y`, `{"exit":0,"list":[{"text":"[redacted]"}…[truncated]`},
+		"T-184 JSON that is broken":            {redactResult, `{"exit":0,stdout:"x"}`, `{"exit":0…[truncated]`},
+		"T-184 text that begins as JSON does":  {redactResult, "[INFO] password=x", "[INFO] password=[redacted]"},
+		"T-184 text that begins with a list":   {redactResult, "[2026-01-01] secret=x", "[2026-01-01] secret=[redacted]"},
+		"T-184 broken without a key":           {redactResult, `["token=x" password=y]`, `["token=[redacted]" password=[redacted]`},
+		"T-184 text":                           {redactResult, "done, password=x", "done, password=[redacted]"},
 		"T-185 in strings": {
 			redactArguments, `{"url":"https://h/?token=abc&x=1","key\"s":["sk-abcdefgh"],"say":"\u0042earer abcdefgh"}`,
 			`{"url":"https://h/?token=[redacted]&x=1","key\"s":["[redacted]"],"say":"Bearer [redacted]"}`,
 		},
 		"T-185 in keys":           {redactResult, `{"ghp_0123456789abcdefghij":1}`, `{"[redacted]":1}`},
-		"T-185 what becomes JSON": {redactResult, `{"password":"\q","content":"x"}`, `{"password":"[redacted]","content":"[redacted]"}`},
+		"T-185 what becomes JSON": {redactResult, `["password=\q",{"content":"x"}]`, `["password=[redacted]",{"content":"[redacted]"}]`},
 		"objects deeper than is bound": {
 			redactResult, deep, strings.Repeat(`{"a":`, 128) + `"[redacted]"` + strings.Repeat("}", 128),
 		},
@@ -134,6 +144,21 @@ func TestCutJSON(t *testing.T) {
 			got := redactResult(text)
 			if utf8.RuneCountInString(got) > 20_000 || !json.Valid([]byte(got)) || redactResult(got) != got {
 				t.Fatalf("%d: end %s", n, got[len(got)-60:])
+			}
+		}
+	})
+	t.Run("T-186 several values", func(t *testing.T) {
+		t.Parallel()
+		for _, text := range []string{
+			strings.Repeat(`{"stdout":"x","a":[1,2]}`+"\n", 1500), `{"a":1}` + strings.Repeat(" [1, 2]", 5000), "[" + strings.Repeat(`{"text":"x"},`, 3000),
+			`{"a":1} and ` + strings.Repeat("more ", 5000),
+		} {
+			got := redactResult(text)
+			if n := utf8.RuneCountInString(got); n > 20_012 || !strings.HasSuffix(got, "[truncated]") {
+				t.Errorf("%d characters, end %s", n, got[len(got)-60:])
+			}
+			if again := redactResult(got); again != got {
+				t.Errorf("done again: %s", again[len(again)-60:])
 			}
 		}
 	})
@@ -220,7 +245,7 @@ func FuzzRedactJSON(f *testing.F) {
 				if again := kind.redact(got); again != got {
 					t.Fatalf("%q becomes %q, and %q when done again", text, got, again)
 				}
-				if utf8.RuneCountInString(got) > maxPublicText+len(cutMark) {
+				if utf8.RuneCountInString(got) > maxPublicText+utf8.RuneCountInString(brokenMark) {
 					t.Fatalf("%d characters", utf8.RuneCountInString(got))
 				}
 				var v any
@@ -230,7 +255,7 @@ func FuzzRedactJSON(f *testing.F) {
 				if strings.Contains(got, canary) {
 					t.Fatalf("%q becomes %q", text, got)
 				}
-				if !looksLikeJSON(text) {
+				if text[0] != '{' && text[0] != '[' {
 					continue
 				}
 				if err := json.Unmarshal([]byte(got), &v); err != nil {

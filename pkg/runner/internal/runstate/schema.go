@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 	"golang.org/x/text/language"
 	"golang.org/x/text/message"
 )
@@ -243,13 +245,25 @@ func describe(err error) string {
 		}
 		text.WriteString(cutText("at "+pointer(e.InstanceLocation), maxOneError/2))
 		text.WriteString(": ")
-		text.WriteString(cutText(e.ErrorKind.LocalizedString(english), maxOneError))
+		text.WriteString(cutText(problem(e.ErrorKind), maxOneError))
 	}
 	walk(invalid)
 	if left > 0 {
 		fmt.Fprintf(&text, "; and %d more", left)
 	}
 	return text.String()
+}
+
+// problem says what is wrong with a value and never shows it: others than the model may read that.
+func problem(of jsonschema.ErrorKind) string {
+	switch k := of.(type) {
+	case *kind.Pattern:
+		return "does not match the pattern " + strconv.Quote(k.Want)
+	case *kind.Format:
+		return "is not valid: " + k.Want
+	default:
+		return of.LocalizedString(english)
+	}
 }
 
 // pointer writes a path as a JSON pointer; the arguments as a whole are "the arguments".
