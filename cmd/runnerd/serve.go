@@ -276,9 +276,9 @@ func (p *program) logger(cfg *configv1.Log) *slog.Logger {
 	}
 	options := &slog.HandlerOptions{Level: levels[cfg.GetLevel()]}
 	if cfg.GetFormat() == "json" {
-		return slog.New(slog.NewJSONHandler(safeWriter{p.err}, options))
+		return slog.New(runner.RedactLog(slog.NewJSONHandler(safeWriter{p.err}, options)))
 	}
-	return slog.New(slog.NewTextHandler(safeWriter{p.err}, options))
+	return slog.New(runner.RedactLog(slog.NewTextHandler(safeWriter{p.err}, options)))
 }
 
 // safeWriter makes log records safe to look at. Handlers write a whole record

@@ -88,6 +88,7 @@ func (c *Config) validate() error {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
+	c.Logger = slog.New(RedactLog(c.Logger.Handler()))
 	if c.Owner == "" {
 		c.Owner = randomID()
 	}

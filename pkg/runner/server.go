@@ -71,6 +71,7 @@ func (c *ServerConfig) validate() error {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
+	c.Logger = slog.New(RedactLog(c.Logger.Handler()))
 	if c.MaxStreams == 0 {
 		c.MaxStreams = defaultMaxStreams
 	}
