@@ -166,7 +166,7 @@ func TestApprovals(t *testing.T) {
 	has(t, d.anonymous(t, "approvals").must(t, exitFailure).err, "hint: approver.token")
 	has(t, d.anonymous(t, "approve", "one", "6").must(t, exitFailure).err, "hint: approver.token")
 	list := d.run(t, "approvals").must(t, exitOK).out
-	has(t, list, "one 6", "demo/announce", `{"text":"announce one\u202e"}`, "runnerd approve one 6")
+	has(t, list, "one 6", "demo/announce", "asked by approval_for:announce", "arguments, 26 bytes:", `text  "announce one\u202e"`, "runnerd approve one 6")
 	open := messages(t, d.run(t, "approvals", "one", "-o", "json").must(t, exitOK).out, func() *runnerdv1.Approval { return &runnerdv1.Approval{} })
 	if len(open) != 1 || open[0].GetArgumentsJson() != "{\"text\":\"announce one\u202e\"}" {
 		t.Errorf("--output json is not exact: %v", open)
@@ -188,7 +188,7 @@ func checkWrongVerdicts(t *testing.T, d *daemon) {
 		p.terminal = func(any) (int, bool) { return 80, true }
 		p.in = strings.NewReader("\n")
 	}, "approve", "one", "6", "--color", "never").must(t, exitFailure)
-	has(t, no.err, `{"text":"announce one\u202e"}`, "approve? [y/N]", "stays open")
+	has(t, no.err, `text  "announce one\u202e"`, "digest ", "approve? [y/N]", "stays open")
 	if run := d.idle(t, "one"); len(run.GetApprovals()) != 1 {
 		t.Errorf("got %v", run.GetApprovals())
 	}
@@ -306,8 +306,8 @@ func TestRuns(t *testing.T) {
 	table := d.run(t, "runs").must(t, exitOK).out
 	has(t, table, "RUN ", "waiting_approval", "completed", `say r1\u001b[31m`)
 	one := d.run(t, "runs", "open").must(t, exitOK).out
-	has(t, one, "state         waiting_approval\n", "waits for approval 6", `{"text":"announce"}`, "1 of 25", "0.01 ¢ of 100.00 ¢")
-	if other := d.anonymous(t, "runs", "open").must(t, exitOK).out; strings.Contains(other, `{"text"`) {
+	has(t, one, "state         waiting_approval\n", "waits for approval 6", `text  "announce"`, "1 of 25", "0.01 ¢ of 100.00 ¢")
+	if other := d.anonymous(t, "runs", "open").must(t, exitOK).out; strings.Contains(other, `text  "announce"`) {
 		t.Errorf("arguments are shown to somebody who may not approve:\n%s", other)
 	}
 	has(t, d.run(t, "runs", "r1").must(t, exitOK).out, "answer\necho: say r1")
@@ -318,7 +318,8 @@ func TestRuns(t *testing.T) {
 func TestTools(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t, "", "127.0.0.1:0")
-	has(t, d.run(t, "tools", "strict").must(t, exitOK).out, "announce", "repeat", "warning", "missing_output_schema: demo/echo, demo/clock")
+	has(t, d.run(t, "tools", "strict").must(t, exitOK).out, "announce", "repeat", "warning", "demo/echo, demo/clock, demo/wait, demo/announce: missing_output_schema: no output schema",
+		"read-only, idempotent", "not destructive", "2m0s")
 	got := messages(t, d.run(t, "tools", "-o", "json").must(t, exitOK).out, func() *runnerdv1.ListToolsResponse { return &runnerdv1.ListToolsResponse{} })
 	if len(got) != 1 || len(got[0].GetTools()) != 4 {
 		t.Errorf("got %v", got)

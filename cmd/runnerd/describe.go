@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -14,17 +13,14 @@ import (
 
 // describe says what an event is about. Each string of it is safe to print.
 func (r *renderer) describe(ctx context.Context, ev *runnerdv1.Event) entry {
-	by := ""
-	if ev.GetPrincipal() != "" {
-		by = "by " + safeLine(ev.GetPrincipal())
-	}
+	by := byText(ev)
 	switch p := ev.GetPayload().(type) {
 	case *runnerdv1.Event_RunStarted:
 		return entry{"▶", style.bold, "run started", join(" · ", safeLine("agent "+p.RunStarted.GetAgent()), by,
 			quoted(p.RunStarted.GetTask(), p.RunStarted.GetTaskRef())), nil}
 	case *runnerdv1.Event_RunResumed:
 		return entry{"▶", style.bold, "run resumed", join(" · ", short(p.RunResumed.GetCause()), by,
-			budgetText(p.RunResumed.GetBudget())), nil}
+			budgetText(p.RunResumed.GetBudget()), autoLimitsText(p.RunResumed.GetAutoModeLimits())), nil}
 	case *runnerdv1.Event_RunRecovered:
 		again := ""
 		if p.RunRecovered.GetDecideAgain() {
@@ -87,57 +83,6 @@ func (r *renderer) describe(ctx context.Context, ev *runnerdv1.Event) entry {
 	return r.describeCall(ctx, ev)
 }
 
-// describeCall says what an event of a call is about.
-func (r *renderer) describeCall(ctx context.Context, ev *runnerdv1.Event) entry {
-	switch p := ev.GetPayload().(type) {
-	case *runnerdv1.Event_ToolCallRequested:
-		return r.describeRequested(ev, p.ToolCallRequested)
-	case *runnerdv1.Event_ToolCallPendingApproval:
-		pending := p.ToolCallPendingApproval
-		return r.describeQuestion(ctx, ev, ev.GetSequence(), pending.GetCallId(), "waits for approval",
-			pending.GetRule(), pending.GetExpiresAt())
-	case *runnerdv1.Event_ToolCallApproved:
-		return entry{"✓", style.green, r.callName(ev.GetRunId(), p.ToolCallApproved.GetCallId()), join(" · ", "approved",
-			resolutionText(ev, p.ToolCallApproved.GetResolution())), nil}
-	case *runnerdv1.Event_ToolCallDenied:
-		denied := p.ToolCallDenied
-		return entry{"✗", style.red, r.closed(ev, denied.GetCallId()), join(" · ", "denied", short(denied.GetReason()),
-			resolutionText(ev, denied.GetResolution())), nil}
-	case *runnerdv1.Event_ToolCallBlocked:
-		blocked := p.ToolCallBlocked
-		return entry{"✗", style.red, r.closed(ev, blocked.GetCallId()), join(" · ", "blocked", short(blocked.GetReason()),
-			safeLine(blocked.GetMessage())), nil}
-	case *runnerdv1.Event_ToolCallStarted:
-		started := p.ToolCallStarted
-		return entry{
-			"▸", style.cyan, r.remember(ev, started.GetCallId(), started.GetToolName()),
-			"started at " + safeLine(started.GetHost()), nil,
-		}
-	case *runnerdv1.Event_ToolCallRetried:
-		retried := p.ToolCallRetried
-		return entry{"↻", style.yellow, r.callName(ev.GetRunId(), retried.GetCallId()), join(" · ",
-			fmt.Sprintf("attempt %d", retried.GetAttempt()), short(retried.GetCause()), safeLine(retried.GetMessage()),
-			retryText(ev, retried.GetRetryAt()), resolutionText(ev, retried.GetResolution())), nil}
-	case *runnerdv1.Event_ToolCallInDoubt:
-		return r.describeInDoubt(ctx, ev, p.ToolCallInDoubt)
-	case *runnerdv1.Event_ToolCallCompleted:
-		done := p.ToolCallCompleted
-		reconciled := ""
-		if done.GetReconciled() {
-			reconciled = "found by asking the host"
-		}
-		return entry{"✓", style.green, r.closed(ev, done.GetCallId()), join(" · ", durationText(done.GetDuration()), reconciled,
-			quoted(done.GetText(), nil), artifactsText(done.GetArtifacts()), resolutionText(ev, done.GetResolution())), nil}
-	case *runnerdv1.Event_ToolCallFailed:
-		failed := p.ToolCallFailed
-		return entry{"✗", style.red, r.closed(ev, failed.GetCallId()), join(" · ", durationText(failed.GetDuration()),
-			short(failed.GetReason()), safeLine(failed.GetCode()), shortLine(failed.GetMessage(), detailWidth),
-			artifactsText(failed.GetArtifacts()), resolutionText(ev, failed.GetResolution())), nil}
-	}
-	// A kind this program does not know yet is shown by its name.
-	return entry{"·", nil, safeLine(ev.GetType()), "", nil}
-}
-
 func describeRunFailed(f *runnerdv1.RunFailed) entry {
 	e := entry{"■", style.red, "run " + strings.ToLower(short(f.GetOutcome())), join(" · ", short(f.GetStopReason()),
 		usageText(f.GetUsage()), shortLine(f.GetMessage(), detailWidth)), nil}
@@ -176,7 +121,7 @@ func describeDecision(d *runnerdv1.DecisionMade) entry {
 		text = "" // it stands in the event that follows
 	}
 	return entry{"◆", style.bold, "decided: " + what, join(" · ", durationText(d.GetDuration()), cost,
-		tokensText(d.GetUsage()), text), nil}
+		tokensText(d.GetUsage()), answeredBy(d.GetAnsweredBy()), text), nil}
 }
 
 func describeWarning(w *runnerdv1.BudgetWarning) entry {
@@ -205,96 +150,12 @@ func spentText(ev interface {
 func (r *renderer) describeBudgetQuestion(ev *runnerdv1.Event, q *runnerdv1.BudgetConfirmationRequested) entry {
 	e := entry{
 		"?", func(s style, t string) string { return s.bold(s.yellow(t)) }, "budget",
-		join(" · ", fmt.Sprintf("asks to go on, approval %d", ev.GetSequence()), spentText(q)), nil,
+		join(" · ", fmt.Sprintf("asks to go on, approval %d", ev.GetSequence()), spentText(q), r.untilText(q.GetExpiresAt())), nil,
 	}
-	if q.GetExpiresAt() != nil {
-		e.detail += " · until " + q.GetExpiresAt().AsTime().In(r.zone).Format("15:04:05")
-	}
-	run := safeLine(ev.GetRunId())
-	e.below = []string{r.style.bold(fmt.Sprintf("runnerd approve %s %d", run, ev.GetSequence())) + "   or   " +
-		r.style.bold(fmt.Sprintf("runnerd deny %s %d", run, ev.GetSequence()))}
-	return e
-}
-
-func (r *renderer) describeRequested(ev *runnerdv1.Event, q *runnerdv1.ToolCallRequested) entry {
-	arguments := q.GetArgumentsRaw()
-	if q.ArgumentsJson != nil {
-		arguments = q.GetArgumentsJson()
-	}
-	e := entry{"→", nil, r.remember(ev, q.GetCallId(), q.GetToolName()), join(" · ",
-		strings.ToLower(short(q.GetVerdict())), fmt.Sprintf("tier %d", q.GetTier()), safeLine(firstOf(q.GetRule(), q.GetGate())),
-		quoted(arguments, q.GetArgumentsRef())), nil}
-	if q.GetVerdict() == runnerdv1.Verdict_VERDICT_FAILED || q.GetVerdict() == runnerdv1.Verdict_VERDICT_BLOCK {
-		e.paint = style.red
+	if !r.asked {
+		e.below = []string{waysToAnswer(ev.GetRunId(), ev.GetSequence(), r.style)}
 	}
 	return e
-}
-
-// describeQuestion shows what a person is asked about a call: the exact
-// arguments, and how to answer.
-func (r *renderer) describeQuestion(
-	ctx context.Context, ev *runnerdv1.Event, id uint64, callID, what, rule string, expires *timestamppb.Timestamp,
-) entry {
-	e := entry{
-		"?", func(s style, t string) string { return s.bold(s.yellow(t)) },
-		r.callName(ev.GetRunId(), callID), fmt.Sprintf("%s %d", what, id), nil,
-	}
-	if expires != nil {
-		left := expires.AsTime().Sub(r.now()).Round(time.Second)
-		if left > 0 {
-			e.detail += " · until " + expires.AsTime().In(r.zone).Format("15:04:05") + " (" + left.String() + ")"
-		}
-	}
-	if rule != "" {
-		e.detail += " · " + safeLine(rule)
-	}
-	if r.approval != nil {
-		if a, err := r.approval(ctx, ev.GetRunId(), id); err == nil {
-			e.below = append(e.below, approvalLines(a)...)
-			if a.GetVia() != runnerdv1.Via_VIA_UNSPECIFIED {
-				return e // answered since; the answer follows
-			}
-		}
-	}
-	if len(e.below) == 0 {
-		e.below = append(e.below, "what will run is shown to approvers: runnerd approvals")
-	}
-	run := safeLine(ev.GetRunId())
-	e.below = append(e.below, r.style.bold(fmt.Sprintf("runnerd approve %s %d", run, id))+"   or   "+
-		r.style.bold(fmt.Sprintf("runnerd deny %s %d", run, id)))
-	return e
-}
-
-func (r *renderer) describeInDoubt(ctx context.Context, ev *runnerdv1.Event, d *runnerdv1.ToolCallInDoubt) entry {
-	if d.GetNext() == runnerdv1.InDoubtNext_IN_DOUBT_NEXT_ASK {
-		return r.describeQuestion(ctx, ev, ev.GetSequence(), d.GetCallId(), "in doubt, asks", "", d.GetExpiresAt())
-	}
-	return entry{"?", style.yellow, r.callName(ev.GetRunId(), d.GetCallId()), join(" · ", "in doubt", short(d.GetCause()),
-		safeLine(d.GetMessage()), "next: "+strings.ToLower(short(d.GetNext()))), nil}
-}
-
-// approvalLines is what an approver has to know: what runs where, what the host
-// says of it, and the exact arguments.
-func approvalLines(a *runnerdv1.Approval) []string {
-	if a.GetKind() == runnerdv1.ApprovalKind_APPROVAL_KIND_BUDGET {
-		return []string{spentText(a.GetBudget()) + "; approve: go on, deny: end the run"}
-	}
-	tool := safeLine(a.GetHost() + "/" + a.GetTool())
-	if note := annotationsText(a.GetAnnotations()); note != "" {
-		tool += " (" + note + ")"
-	}
-	lines := []string{tool}
-	if a.GetCause() != runnerdv1.LostCause_LOST_CAUSE_UNSPECIFIED {
-		lines = append(lines, fmt.Sprintf("attempt %d was lost: %s; approve: send again, deny: give up, --settle: say what happened",
-			a.GetAttempt(), short(a.GetCause())))
-	}
-	if a.GetArgumentsJson() != "" {
-		lines = append(lines, safeLine(a.GetArgumentsJson()))
-	}
-	if a.GetArgumentsCut() {
-		lines = append(lines, fmt.Sprintf("(cut; %d bytes in all)", a.GetArgumentsSize()))
-	}
-	return lines
 }
 
 func annotationsText(a *runnerdv1.Annotations) string {
@@ -307,8 +168,12 @@ func annotationsText(a *runnerdv1.Annotations) string {
 		}
 		return no
 	}
+	risk := ""
+	if a.GetSecurityTier() != "" {
+		risk = safeLine("risk " + a.GetSecurityTier())
+	}
 	return join(", ", word(a.ReadOnly, "read-only", ""), word(a.Destructive, "destructive", "not destructive"),
-		word(a.Idempotent, "idempotent", ""))
+		word(a.Idempotent, "idempotent", ""), word(a.Stateful, "remembers between calls", ""), risk)
 }
 
 // quoted shows the beginning of a text, or where it is.
@@ -337,15 +202,27 @@ func resolutionText(ev *runnerdv1.Event, res *runnerdv1.Resolution) string {
 	if res == nil {
 		return ""
 	}
-	who := ""
-	if ev.GetPrincipal() != "" {
-		who = " by " + safeLine(ev.GetPrincipal())
+	id := ""
+	if res.GetApprovalId() != 0 {
+		id = fmt.Sprintf("approval %d", res.GetApprovalId())
 	}
-	reason := ""
-	if res.GetReason() != "" {
-		reason = shortLine(res.GetReason(), detailWidth)
+	return join(" · ", join(" ", id, byText(ev), "via "+short(res.GetVia())), shortLine(res.GetReason(), detailWidth))
+}
+
+// byText names who caused an event; nobody is runnerd itself.
+func byText(ev *runnerdv1.Event) string {
+	if ev.GetPrincipal() == "" {
+		return ""
 	}
-	return join(" · ", fmt.Sprintf("approval %d%s via %s", res.GetApprovalId(), who, short(res.GetVia())), reason)
+	return "by " + safeLine(ev.GetPrincipal())
+}
+
+// answeredBy names the service that answered, as its certificate says.
+func answeredBy(identity string) string {
+	if identity == "" {
+		return ""
+	}
+	return "from " + safeLine(identity)
 }
 
 // usageText is what a run cost so far. What was not reported is unknown, not 0.
@@ -380,6 +257,14 @@ func budgetText(b *runnerdv1.Budget) string {
 		return ""
 	}
 	return fmt.Sprintf("%d iterations, %d calls, %.2f ¢", b.GetMaxIterations(), b.GetMaxToolCalls(), b.GetMaxCostCents())
+}
+
+func autoLimitsText(l *runnerdv1.AutoModeLimits) string {
+	if l == nil {
+		return ""
+	}
+	return fmt.Sprintf("auto mode: %d iterations, %d calls, %.2f ¢, %s", l.GetMaxIterations(), l.GetMaxToolCalls(),
+		l.GetMaxCostCents(), lasted(l.GetMaxDuration().AsDuration()))
 }
 
 func durationText(d *durationpb.Duration) string {

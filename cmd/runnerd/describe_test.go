@@ -79,7 +79,9 @@ func testRenderer(out *bytes.Buffer) *renderer {
 			return &runnerdv1.Approval{
 				RunId: run, ApprovalId: id, Host: "shop", Tool: "charge",
 				ArgumentsJson: "{\"amount\":9007199254740993,\"to\":\"\u202eevil\"}", ArgumentsSize: 40,
-				Annotations: &runnerdv1.Annotations{Destructive: new(true)},
+				Annotations: &runnerdv1.Annotations{Destructive: new(true)}, Tier: 3, Layer: "agent", Gate: "approval_for",
+				Rule: "approval_for:charge*", ModelText: "A refund,\nas agreed.", HostText: "Charges a card.", Program: "charge",
+				PossibleGrants: []runnerdv1.GrantScope{runnerdv1.GrantScope_GRANT_SCOPE_RUN_TOOL, runnerdv1.GrantScope_GRANT_SCOPE_RUN_PREFIX},
 			}, nil
 		},
 	}

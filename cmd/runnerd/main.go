@@ -29,6 +29,7 @@ type program struct {
 	lookupEnv func(string) (string, bool)
 	// terminal reports whether one of in, out and err is a terminal, and its width.
 	terminal func(any) (width int, ok bool)
+	keyboard keyboard // who types; nil: whoever types at in
 	now      func() time.Time
 	zone     *time.Location    // in which times are shown
 	serving  func(addr string) // told when serve listens; nil: nobody

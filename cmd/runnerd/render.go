@@ -23,6 +23,7 @@ type renderer struct {
 	width int       // of the terminal; 0: lines are not cut
 	runs  bool      // several runs: each line names its run
 	live  *liveLine // nil: signals are not shown
+	asked bool      // the person is asked below: questions are not shown here
 	// approval gets an approval with its exact arguments; an error leaves them out.
 	approval func(ctx context.Context, run string, id uint64) (*runnerdv1.Approval, error)
 

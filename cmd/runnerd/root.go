@@ -50,8 +50,8 @@ func newRoot(p *program) *cobra.Command {
 	}
 	add("daemon", newServeCommand(p), newDemoCommand(p), newTokenCommand(p), newVersionCommand(p))
 	add("runs", newRunCommand(p), newWatchCommand(p), newRunsCommand(p), newCancelCommand(p), newResumeCommand(p))
-	add("people", newApprovalsCommand(p), newApproveCommand(p), newDenyCommand(p), newInputCommand(p))
-	add("log", newAuditCommand(p), newToolsCommand(p), newDevCommand())
+	add("people", newApprovalsCommand(p), newApproveCommand(p), newDenyCommand(p), newGrantsCommand(p), newInputCommand(p))
+	add("log", newAuditCommand(p), newToolsCommand(p), newPolicyCommand(p), newDevCommand())
 	markUsage(root)
 	return root
 }

@@ -28,7 +28,9 @@ type runFlags struct {
 	approval         string
 	approvalTimeout  time.Duration
 	budget           *budgetFlags
+	policy           *policyFlags
 	follow, signals  bool
+	noAsk            bool
 	followIsExplicit bool
 }
 
@@ -42,7 +44,11 @@ func newRunCommand(p *program) *cobra.Command {
 On a terminal, or with --follow, the run is watched to its end: its events go to
 standard error, the answer to standard output, and the exit code tells how it
 ended. Otherwise the id of the run is printed at once. Ctrl-C stops watching; the
-run goes on.
+run goes on. On a terminal an approver is asked what the run asks, unless --no-ask is
+given; skipping leaves the approval open.
+
+The policy flags narrow what the agent may do: what they say holds besides what the
+agent's policy says, and the stricter wins. See runnerd policy explain.
 
 Exit codes:
 ` + exitCodes,
@@ -50,6 +56,8 @@ Exit codes:
   runnerd run --agent coder -f task.md --max-iterations 40 --max-cost-cents 250
   git diff | runnerd run --agent reviewer -f - --label repo=runnerd
   answer=$(runnerd run --follow "what time is it?")
+  runnerd run --agent coder --mode read-only "where is the retry limit set?"
+  runnerd run --agent coder --plan-hash 9f2c --plan-target src/retry "raise the limit"
   runnerd run --id nightly-7 --follow=false "check the backups"`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -61,6 +69,7 @@ Exit codes:
 			}
 			f.followIsExplicit = cmd.Flags().Changed("follow")
 			f.budget.set(cmd)
+			f.policy.given(cmd)
 			return p.startRun(cmd.Context(), f)
 		},
 	}
@@ -80,7 +89,8 @@ Exit codes:
 	flags.DurationVar(&f.approvalTimeout, "approval-timeout", 0, "how long an approval stays open")
 	flags.BoolVar(&f.follow, "follow", false, "watch the run to its end (default on a terminal)")
 	flags.BoolVar(&f.signals, "signals", false, "also show what is in progress (default on a terminal)")
-	f.budget = addBudgetFlags(cmd)
+	flags.BoolVar(&f.noAsk, "no-ask", false, "do not ask here what the run asks")
+	f.budget, f.policy = addBudgetFlags(cmd), addPolicyFlags(cmd)
 	return cmd
 }
 
@@ -123,7 +133,7 @@ func (p *program) followRun(ctx context.Context, c *client, f *runFlags, run *ru
 	if asJSON {
 		events = p.out
 	}
-	w := &watcher{program: p, client: c, output: f.output, out: events, asJSON: asJSON, raw: c.credential}
+	w := &watcher{program: p, client: c, output: f.output, out: events, asJSON: asJSON, raw: c.credential, ask: !f.noAsk}
 	_, tty := p.terminal(events)
 	w.signals = f.signals || tty && !asJSON
 	err := w.watch(ctx, &runnerdv1.StreamEventsRequest{
@@ -229,6 +239,9 @@ func (p *program) startRequest(f *runFlags) (*runnerdv1.StartRunRequest, error) 
 	req := &runnerdv1.StartRunRequest{
 		RunId: f.id, Agent: f.agent, Task: task, MetadataJson: f.metadata,
 		Model: f.model, Effort: f.effort, Budget: f.budget.budget,
+	}
+	if err := f.policy.put(req); err != nil {
+		return nil, err
 	}
 	if f.contextFile != "" {
 		if req.ContextJson, err = p.readText("", f.contextFile); err != nil {

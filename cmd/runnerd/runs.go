@@ -149,9 +149,8 @@ func (p *program) showRun(ctx context.Context, c *client, id string, asJSON bool
 	run := got.GetRun()
 	for i, a := range run.GetApprovals() {
 		// The arguments are for approvers; others are told what is asked without.
-		whole, err := c.GetApproval(ctx, &runnerdv1.GetApprovalRequest{RunId: id, ApprovalId: a.GetApprovalId()})
-		if err == nil {
-			run.Approvals[i] = whole.GetApproval()
+		if whole, err := c.getApproval(ctx, id, a.GetApprovalId()); err == nil {
+			run.Approvals[i] = whole
 		}
 	}
 	return p.printRun(p.out, run, style)
@@ -188,6 +187,11 @@ func (p *program) printRun(w io.Writer, run *runnerdv1.Run, style style) error {
 		row("refused in a row", fmt.Sprint(n))
 	}
 	row("running time", lasted(run.GetRunningTime().AsDuration()))
+	row("auto mode", autoModeText(run.GetAutoMode()))
+	for _, g := range run.GetGrants() {
+		row(fmt.Sprintf("grant %d", g.GetGrantId()), join(", ", "does not ask "+grantCovers(g.GetScope(), g.GetHost(), g.GetTool(), g.GetProgram()),
+			"by "+safeLine(g.GetGrantedBy()), "used "+count(g.GetUses(), "time", "times")))
+	}
 	row("labels", labelsText(run.GetLabels()))
 	row("task", shortLine(run.GetTask(), detailWidth))
 	row("error", safeLine(run.GetErrorMessage()))
@@ -200,7 +204,9 @@ func (p *program) printRun(w io.Writer, run *runnerdv1.Run, style style) error {
 	}
 	for _, a := range run.GetApprovals() {
 		fmt.Fprintf(w, "\n%s\n", style.bold(style.yellow(fmt.Sprintf("waits for approval %d", a.GetApprovalId()))))
-		printApproval(w, a, style)
+		for _, line := range append(questionLines(a, brief, style), answerLines(a, style)...) {
+			fmt.Fprintln(w, "  "+line)
+		}
 	}
 	if answer := run.GetFinalAnswer(); answer != nil {
 		fmt.Fprintf(w, "\n%s\n", style.bold("answer"))
@@ -224,6 +230,17 @@ func contextText(run *runnerdv1.Run) string {
 		text += ", " + strings.ToLower(short(zone))
 	}
 	return text
+}
+
+// autoModeText is what a run did in auto mode, and what it may.
+func autoModeText(s *runnerdv1.AutoModeSummary) string {
+	if s == nil {
+		return ""
+	}
+	limits := s.GetLimits()
+	return fmt.Sprintf("on, approved %s; %d of %d iterations, %d of %d calls, %.2f of %.2f ¢, %s of %s",
+		count(s.GetApprovedCalls(), "call", "calls"), s.GetIterations(), limits.GetMaxIterations(), s.GetToolCalls(), limits.GetMaxToolCalls(),
+		s.GetCostCents(), limits.GetMaxCostCents(), lasted(s.GetRunningTime().AsDuration()), lasted(limits.GetMaxDuration().AsDuration()))
 }
 
 func costText(u *runnerdv1.UsageTotals, b *runnerdv1.Budget) string {

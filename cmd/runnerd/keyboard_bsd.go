@@ -1,0 +1,11 @@
+//go:build darwin || dragonfly || freebsd || netbsd || openbsd
+
+package main
+
+import "golang.org/x/sys/unix"
+
+// How the attributes of a terminal are read, and set with its input dropped.
+const (
+	getTermios   = unix.TIOCGETA
+	flushTermios = unix.TIOCSETAF
+)
