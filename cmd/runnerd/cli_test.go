@@ -231,7 +231,7 @@ func checkPaused(t *testing.T, d *daemon) {
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t, "", "127.0.0.1:0")
-	d.run(t, "run", "--id", "a", "--label", "n=1", "say a").must(t, exitOK)
+	d.run(t, "run", "--id", "a", "--label", "n=1", "say access_token=abcdefgh").must(t, exitOK)
 	d.run(t, "run", "--id", "b", "tell the time").must(t, exitOK)
 	d.idle(t, "a")
 	d.idle(t, "b")
@@ -250,7 +250,10 @@ func TestWatch(t *testing.T) {
 	}
 	all := d.run(t, "watch", "--all", "--follow=false").must(t, exitOK).out
 	has(t, all, "  a ", "  b ", "[redacted]")
-	has(t, d.run(t, "watch", "a", "--raw").must(t, exitOK).out, `{"text":"say a"}`)
+	if strings.Contains(all, "abcdefgh") {
+		t.Errorf("what only its owner may see is shown without --raw:\n%s", all)
+	}
+	has(t, d.run(t, "watch", "a", "--raw").must(t, exitOK).out, `{"text":"say access_token=abcdefgh"}`)
 	has(t, d.anonymous(t, "watch", "a", "--raw").must(t, exitFailure).err, "error: ")
 	has(t, d.run(t, "watch", "nosuch").must(t, exitFailure).err, "hint: runnerd runs lists the runs")
 	has(t, d.run(t, "watch").must(t, exitUsage).err, "name one run")
