@@ -19,12 +19,12 @@ import (
 // argumentLines shows arguments field by field, in lines that are safe to
 // print: a name, and its value as JSON. A text of several lines stands below its
 // name, behind a mark that no text can imitate, with the escapes of JSON.
-// Text that is no JSON object, or cannot be decoded without loss, is shown as it
-// stands.
+// Text that is no JSON object, or cannot be decoded without loss, is shown as a
+// text itself.
 func argumentLines(text string) []string {
 	object, err := parseArguments(text)
 	if err != nil {
-		return rawLines(text)
+		return marked("text | ", strings.ReplaceAll(text, `\`, `\\`))
 	}
 	if len(object.items) == 0 {
 		return []string{"no arguments: {}"}
@@ -47,11 +47,11 @@ const (
 	compactWidth = 72 // columns up to which an object or array stands on one line
 )
 
-// rawLines shows text as it stands, behind a mark.
-func rawLines(text string) []string {
+// marked is the lines of a text, each behind a mark.
+func marked(mark, text string) []string {
 	var lines []string
 	for line := range strings.SplitSeq(text, "\n") {
-		lines = append(lines, "text | "+safeLine(line))
+		lines = append(lines, mark+safeLine(line))
 	}
 	return lines
 }
@@ -78,21 +78,16 @@ func fieldName(key string) string {
 
 // quote is the JSON string of a text, safe to print. Different texts have
 // different ones.
-func quote(text string) string { return `"` + strings.ReplaceAll(escaped(text), `"`, `\"`) + `"` }
+func quote(text string) string { return `"` + safeLine(quoteEscapes.Replace(text)) + `"` }
 
-// escaped is text on one line with the escapes of JSON, also for the backslash.
-func escaped(text string) string { return safeLine(strings.ReplaceAll(text, `\`, `\\`)) }
+var quoteEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
 // field is the lines of one field of the arguments.
 func (v *value) field(name string, width int) []string {
 	switch {
 	case v.open == "" && strings.Contains(v.text, "\n"):
-		pieces := strings.Split(v.text, "\n")
-		lines := []string{fmt.Sprintf("%s  %s, %s:", name, count(len(pieces), "line", "lines"), count(len(v.text), "byte", "bytes"))}
-		for _, piece := range pieces {
-			lines = append(lines, "  | "+escaped(piece))
-		}
-		return lines
+		head := fmt.Sprintf("%s  %s, %s:", name, count(1+strings.Count(v.text, "\n"), "line", "lines"), count(len(v.text), "byte", "bytes"))
+		return append([]string{head}, marked("  | ", strings.ReplaceAll(v.text, `\`, `\\`))...)
 	case v.open == "" || columns(v.compact()) <= compactWidth:
 		return []string{name + "  " + v.compact()}
 	}

@@ -159,6 +159,9 @@ func (r *renderer) describeBudgetQuestion(ev *runnerdv1.Event, q *runnerdv1.Budg
 }
 
 func annotationsText(a *runnerdv1.Annotations) string {
+	if a == nil {
+		return ""
+	}
 	word := func(value *bool, yes, no string) string {
 		switch {
 		case value == nil:

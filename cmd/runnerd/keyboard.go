@@ -93,7 +93,7 @@ func (k *terminalKeyboard) line(ctx context.Context) (string, error) {
 		if ctx.Err() != nil {
 			return "", context.Cause(ctx)
 		}
-		ready := []unix.PollFd{{Fd: int32(k.fd), Events: unix.POLLIN}} //nolint:gosec // descriptors are small
+		ready := []unix.PollFd{{Fd: int32(k.fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(ready, pollTime)
 		if n == 0 || errors.Is(err, unix.EINTR) {
 			continue

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
@@ -75,7 +74,7 @@ func shownArguments(a *runnerdv1.Approval, d detail, style style) []string {
 	lines := argumentLines(a.GetArgumentsJson())
 	if a.GetArgumentsCut() {
 		head = "arguments, " + size + ", cut:"
-		lines = rawLines(a.GetArgumentsJson())
+		lines = marked("text | ", a.GetArgumentsJson())
 	}
 	if d == brief {
 		lines = shorten(lines)
@@ -98,9 +97,9 @@ func spokenLines(who, text string, style style) []string {
 	if text == "" {
 		return nil
 	}
-	var lines []string
-	for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
-		lines = append(lines, style.dim(who+" | "+safeLine(line)))
+	lines := marked(who+" | ", strings.TrimRight(text, "\n"))
+	for i := range lines {
+		lines[i] = style.dim(lines[i])
 	}
 	return lines
 }
@@ -153,11 +152,6 @@ func grantCovers(scope runnerdv1.GrantScope, host, tool, program string) string 
 		return "for " + name + " running the single command " + quote(program)
 	}
 	return "for " + name + ", whatever its arguments"
-}
-
-// canGrant reports whether an approval can be given with a grant.
-func canGrant(a *runnerdv1.Approval, scope runnerdv1.GrantScope) bool {
-	return slices.Contains(a.GetPossibleGrants(), scope)
 }
 
 // printQuestion shows a question below a line that names it.
