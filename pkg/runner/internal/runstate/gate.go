@@ -3,9 +3,7 @@ package runstate
 import (
 	"errors"
 	"fmt"
-	"slices"
-
-	"github.com/bmatcuk/doublestar/v4"
+	"strings"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 )
@@ -147,9 +145,14 @@ type subject struct {
 	tool      *Tool
 	arguments Arguments
 	plan      *runnerdv1.PlanContract // nil: none is bound
+	workspace string                  // to which the targets of the plan are relative; empty: none is known
 	found     Found
-	paths     []pathArgument // of the call, once somebody asked
-	looked    bool           // paths are known
+
+	// What gates found out on the way, so that no other does again.
+	values  *node // arguments
+	paths   []*pathArgument
+	looked  bool // for paths
+	planned bool // the targets of the plan were looked at
 }
 
 // objection is what a gate has against a call: that a person must be asked, or that it is blocked.
@@ -175,18 +178,21 @@ var layerGates = []struct {
 	{"approval_for", approvalGlobGate},
 }
 
-// gates passes a call through all gates: the first block decides, else the first ask, else it is allowed. Each step is
-// told to visit, if there is one.
-func gates(spec *runnerdv1.RunSpec, s *subject, visit func(objection)) objection {
+// gates passes a call through all gates: the first block decides, else the first ask, else it is allowed. What each
+// gate says of each layer is told to visit, if there is one; nil: nothing.
+func gates(spec *runnerdv1.RunSpec, s *subject, visit func(gate, layer string, o *objection)) objection {
 	allowed := objection{verdict: runnerdv1.Verdict_VERDICT_ALLOW, gate: "policy", rule: "no_objection"}
+	s.workspace = workspaceOf(spec)
 	var asked *objection
 	object := func(gate, layer string, o *objection) (blocked bool) {
+		if o != nil {
+			o.gate, o.layer = gate, layer
+		}
+		if visit != nil {
+			visit(gate, layer, o)
+		}
 		if o == nil {
 			return false
-		}
-		o.gate, o.layer = gate, layer
-		if visit != nil {
-			visit(*o)
 		}
 		switch o.verdict {
 		case runnerdv1.Verdict_VERDICT_BLOCK:
@@ -206,6 +212,9 @@ func gates(spec *runnerdv1.RunSpec, s *subject, visit func(objection)) objection
 		return *o
 	}
 	for _, g := range layerGates {
+		if g.gate == nil && spec.GetAutoMode() == nil {
+			continue
+		}
 		if g.gate == nil {
 			if o := autoListGate(spec.GetAutoMode(), s); object(g.name, "", o) {
 				return *o
@@ -245,10 +254,9 @@ func approvalGlobGate(layer *runnerdv1.PolicyLayer, s *subject) *objection {
 	return nil
 }
 
-// matchesTool reports whether a glob means the tool: by its own name, by the name under which it is offered, or by
-// "tool:" and one of them.
+// matchesTool reports whether a glob means the tool: by its own name, or by the name under which it is offered; "tool:"
+// may stand before it.
 func matchesTool(glob string, tool *Tool) bool {
-	return slices.ContainsFunc([]string{tool.GetName(), tool.GetOfferedName()}, func(name string) bool {
-		return doublestar.MatchUnvalidated(glob, name) || doublestar.MatchUnvalidated(glob, "tool:"+name)
-	})
+	glob = strings.TrimPrefix(glob, "tool:")
+	return matchesGlob(glob, tool.GetName()) || tool.GetOfferedName() != tool.GetName() && matchesGlob(glob, tool.GetOfferedName())
 }

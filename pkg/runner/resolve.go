@@ -1,0 +1,120 @@
+package runner
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
+	"github.com/runnerd/runnerd/pkg/runner/internal/runstate"
+)
+
+// resolvePaths looks for what is wrong with the paths of calls beneath the workspaces that runnerd shares with the
+// tools of a run, call by call; nil: nothing is, or no workspace is shared.
+//
+// It is what can be said before a call runs. A tool that must not be led out of its workspace by a link that is made
+// in between has to open files beneath it by itself.
+func resolvePaths(spec *runnerdv1.RunSpec, catalogue *runstate.Catalogue, calls []*runnerdv1.ToolCall) []runstate.Found {
+	var found []runstate.Found
+	grounds := make(map[string]*workspace)
+	defer func() {
+		for _, w := range grounds {
+			w.close()
+		}
+	}()
+	for i, call := range calls {
+		for _, path := range runstate.SharedPaths(spec, catalogue, call) {
+			w := grounds[path.Workspace]
+			if w == nil {
+				w = openWorkspace(path.Workspace)
+				grounds[path.Workspace] = w
+			}
+			wrong := w.look(path)
+			if wrong == nil {
+				continue
+			}
+			if found == nil {
+				found = make([]runstate.Found, len(calls))
+			}
+			found[i].Paths = append(found[i].Paths, *wrong)
+		}
+	}
+	return found
+}
+
+// workspace is a folder of this machine beneath which paths are resolved.
+type workspace struct {
+	root *os.Root
+	err  error // why it could not be opened
+}
+
+func openWorkspace(path string) *workspace {
+	root, err := os.OpenRoot(path)
+	return &workspace{root: root, err: err}
+}
+
+func (w *workspace) close() {
+	if w.root != nil {
+		_ = w.root.Close() // nothing was written
+	}
+}
+
+// look returns what is wrong with a path; nil: nothing is.
+func (w *workspace) look(path runstate.SharedPath) *runstate.PathFinding {
+	wrong := func(reason runnerdv1.CallReason, format string, args ...any) *runstate.PathFinding {
+		return &runstate.PathFinding{Layer: path.Layer, Path: path.Path, Reason: reason, Message: fmt.Sprintf(format, args...)}
+	}
+	const outside = runnerdv1.CallReason_CALL_REASON_PATH_OUTSIDE_WORKSPACE
+	if w.err != nil {
+		return wrong(outside, "cannot be resolved: the workspace cannot be opened: %v", cause(w.err))
+	}
+	for _, way := range path.Ways {
+		link, err := w.walk(way)
+		switch {
+		case err != nil:
+			return wrong(outside, "cannot be resolved: %v", cause(err))
+		case link != "":
+			return wrong(runnerdv1.CallReason_CALL_REASON_PATH_SYMLINK, "leads through the symbolic link %q", link)
+		}
+	}
+	return nil
+}
+
+// errLeadsUp says that a path leads out of the workspace.
+var errLeadsUp = errors.New("it leads out of the workspace")
+
+// walk goes along the components of a path and returns the first that is a symbolic link, also one that leads nowhere.
+// What does not exist is no link: the call may be about to make it.
+func (w *workspace) walk(parts []string) (link string, err error) {
+	var at []string
+	for _, part := range parts {
+		if part == ".." {
+			if len(at) == 0 {
+				return "", errLeadsUp
+			}
+			at = at[:len(at)-1]
+			continue
+		}
+		at = append(at, part)
+		name := filepath.Join(at...)
+		info, err := w.root.Lstat(name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return "", err
+		case info.Mode()&fs.ModeSymlink != 0:
+			return name, nil
+		}
+	}
+	return "", nil
+}
+
+// cause is an error without the path, which stands in front of it already.
+func cause(err error) error {
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		return at.Err
+	}
+	return err
+}
