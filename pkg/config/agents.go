@@ -7,11 +7,13 @@ import (
 
 // Agents is what the engine needs to know of the configured agents.
 func Agents(cfg *configv1.Config) map[string]*runner.Agent {
+	policies := namedLayers(cfg)
 	agents := make(map[string]*runner.Agent, len(cfg.GetAgents()))
 	for name, agent := range cfg.GetAgents() {
 		a := &runner.Agent{
 			Name:          name,
-			Spec:          Spec(name, agent),
+			Spec:          Spec(cfg, name),
+			Policies:      policies,
 			ApprovalModes: ApprovalModes(agent),
 			ToolTimeout:   ToolTimeout(agent),
 		}
@@ -31,7 +33,10 @@ func hostConfig(name string, host *configv1.ToolHost) runner.HostConfig {
 		Tools:   make(map[string]runner.ToolOverride, len(host.GetTools())),
 	}
 	for tool, o := range host.GetTools() {
-		h.Tools[tool] = runner.ToolOverride{Tier: o.Tier, Timeout: o.GetTimeout().AsDuration(), Idempotent: o.Idempotent}
+		h.Tools[tool] = runner.ToolOverride{
+			Tier: o.Tier, Timeout: o.GetTimeout().AsDuration(), Idempotent: o.Idempotent,
+			PathArguments: o.GetPathArguments(), NoPaths: o.GetNoPaths(),
+		}
 	}
 	return h
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"buf.build/go/protovalidate"
-	"github.com/bmatcuk/doublestar/v4"
 
 	configv1 "github.com/runnerd/runnerd/gen/runnerd/config/v1"
 )
@@ -30,7 +29,9 @@ func crossCheck(cfg *configv1.Config) []*protovalidate.Violation {
 	for _, name := range slices.Sorted(maps.Keys(cfg.ToolHosts)) {
 		host := cfg.ToolHosts[name]
 		all = append(all, checkService(root.key("tool_hosts", name), host)...)
+		all = append(all, checkTools(root.key("tool_hosts", name), host)...)
 	}
+	all = append(all, checkPolicies(root, cfg)...)
 	for _, name := range slices.Sorted(maps.Keys(cfg.Agents)) {
 		all = append(all, checkAgent(root.key("agents", name), cfg, cfg.Agents[name])...)
 	}
@@ -63,11 +64,7 @@ func checkAgent(at fieldPath, cfg *configv1.Config, agent *configv1.Agent) []*pr
 				name, instead(slices.Collect(maps.Keys(cfg.ToolHosts)))))
 		}
 	}
-	for i, glob := range agent.GetPolicy().GetApprovalFor() {
-		if !doublestar.ValidatePattern(strings.TrimPrefix(glob, "tool:")) {
-			all = append(all, at.field("policy").index("approval_for", i).violation("glob", "%q is not a glob", glob))
-		}
-	}
+	all = append(all, checkPolicyOf(at, cfg, agent)...)
 	return append(all, checkBudgets(at, agent)...)
 }
 

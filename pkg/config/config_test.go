@@ -83,7 +83,27 @@ func TestLoadReadsEveryField(t *testing.T) {
 		Approval: &runnerdv1.ApprovalSettings{
 			Mode: runnerdv1.ApprovalMode_APPROVAL_MODE_PAUSE, Timeout: durationpb.New(10 * time.Minute),
 		},
-		Policy:           []*runnerdv1.PolicyLayer{{Name: "agent", ApprovalFor: []string{"git_push*", "tool:deploy_*"}}},
+		Policy: []*runnerdv1.PolicyLayer{
+			{
+				Name: "agent", Mode: runnerdv1.PermissionMode_PERMISSION_MODE_WORKSPACE_WRITE,
+				Deny: []*runnerdv1.DenyRule{
+					{
+						Id: "no-force", Tools: "git_*", Message: "history is not rewritten here",
+						Arguments: map[string]string{"command": "*--force*", "/options/force": "true"},
+					},
+					{Id: "no-hooks", Arguments: map[string]string{"path": "*.git/hooks/*"}},
+				},
+				Paths: &runnerdv1.PathRules{
+					Workspace: "/srv/repo", Shared: true, Sensitive: []string{".env*", "*.pem", "deploy/keys/**"},
+				},
+				Plan:        runnerdv1.PlanRule_PLAN_RULE_REQUIRED,
+				ApprovalFor: []string{"git_push*", "tool:deploy_*"},
+			},
+			{
+				Name: "careful", Mode: runnerdv1.PermissionMode_PERMISSION_MODE_PROMPT, Paths: &runnerdv1.PathRules{},
+				Plan: runnerdv1.PlanRule_PLAN_RULE_NOT_REQUIRED,
+			},
+		},
 		OnDenial:         runnerdv1.OnRefusal_ON_REFUSAL_FAIL,
 		OnBlock:          runnerdv1.OnRefusal_ON_REFUSAL_FAIL,
 		OnQuestion:       runnerdv1.OnQuestion_ON_QUESTION_BLOCK,
@@ -95,7 +115,7 @@ func TestLoadReadsEveryField(t *testing.T) {
 		MaxResultBytes: 1 << 20,
 	}
 	coder := cfg.GetAgents()["coder"]
-	if diff := cmp.Diff(want, config.Spec("coder", coder), protocmp.Transform()); diff != "" {
+	if diff := cmp.Diff(want, config.Spec(cfg, "coder"), protocmp.Transform()); diff != "" {
 		t.Errorf("spec (-want +got):\n%s", diff)
 	}
 	modes := []runnerdv1.ApprovalMode{runnerdv1.ApprovalMode_APPROVAL_MODE_PAUSE, runnerdv1.ApprovalMode_APPROVAL_MODE_WAIT}
@@ -129,7 +149,7 @@ func TestDefaults(t *testing.T) {
 	if demo == nil {
 		t.Fatal("without a file there is no agent demo")
 	}
-	spec := config.Spec("demo", demo)
+	spec := config.Spec(cfg, "demo")
 	budget := &runnerdv1.Budget{
 		MaxIterations: proto.Uint32(25), MaxToolCalls: proto.Uint32(25), MaxCostCents: proto.Float64(100),
 		MaxConsecutiveFailures: proto.Uint32(5), MaxConsecutiveRefusals: proto.Uint32(10), MaxContextTokens: proto.Uint32(200_000),
@@ -137,7 +157,7 @@ func TestDefaults(t *testing.T) {
 	if diff := cmp.Diff(budget, spec.GetBudget(), protocmp.Transform()); diff != "" {
 		t.Errorf("budget (-want +got):\n%s", diff)
 	}
-	if got := config.Spec("x", &configv1.Agent{}).GetBudgetMax(); !proto.Equal(got, budget) {
+	if got := config.Spec(&configv1.Config{Agents: map[string]*configv1.Agent{"x": {}}}, "x").GetBudgetMax(); !proto.Equal(got, budget) {
 		t.Errorf("budget_max: got %v, want that of the budget", got)
 	}
 	if spec.GetApproval().GetTimeout().AsDuration() != time.Hour || spec.GetDecideTimeout().AsDuration() != 240*time.Second ||
@@ -232,6 +252,20 @@ tool_hosts: {git: {address: "x:2"}}
 		"no such host":           {agents + "agents:\n  a:\n    decide_service: model\n    tool_hosts:\n    - git\n    - gti", nil, []string{`:9:7 agents["a"].tool_hosts[1]: no tool host "gti"`}},
 		"host twice":             {agents + "agents:\n  a:\n    decide_service: model\n    tool_hosts: [git, git]", nil, []string{`:7:17 agents["a"].tool_hosts`}},
 		"glob":                   {agents + "agents:\n  a:\n    decide_service: model\n    policy: {approval_for: ['ok*', '[x']}", nil, []string{`:7:36 agents["a"].policy.approval_for[1]: "[x" is not a glob`}},
+		"deny id twice":          {"policies:\n  p:\n    deny:\n      - {id: a}\n      - {id: b}\n      - {id: a}", nil, []string{`:6:14 policies["p"].deny[2].id: "a" is the id of deny[0], too`}},
+		"deny without an id":     {"policies:\n  p:\n    deny:\n      - {tools: x}", nil, []string{`:4:9 policies["p"].deny[0].id: `}},
+		"deny glob":              {"policies: {p: {deny: [{id: a, tools: 'tool:[x'}]}}", nil, []string{`:1:38 policies["p"].deny[0].tools: "[x" is not a glob`}},
+		"mode":                   {"policies: {p: {mode: foo}}", nil, []string{`:1:22 policies["p"].mode: must be in list [read-only, workspace-write, prompt, allow, danger-full-access]`}},
+		"plan":                   {"policies: {p: {plan: perhaps}}", nil, []string{`:1:22 policies["p"].plan: must be in list`}},
+		"name of a layer":        {"policies: {request: {mode: allow}}", nil, []string{`:1:21 policies["request"]: "request" is the name of a layer`}},
+		"no such policy":         {agents + "policies: {strict: {}}\nagents: {a: {decide_service: model, policies: [stirct]}}", nil, []string{`:5:48 agents["a"].policies[0]: no policy "stirct" is configured; configured: strict`}},
+		"relative workspace":     {"policies: {p: {paths: {workspace: src}}}", nil, []string{`:1:35 policies["p"].paths.workspace: "src" is not an absolute path`}},
+		"long workspace":         {"policies: {p: {paths: {workspace: /a/../b/}}}", nil, []string{`:1:35 policies["p"].paths.workspace: "/a/../b/" is not written in its shortest form, which is "/b"`}},
+		"shared nothing":         {"policies: {p: {paths: {shared: true}}}", nil, []string{`:1:32 policies["p"].paths.shared: a workspace must be named`}},
+		"paths off and on":       {"policies: {p: {paths: {off: true, workspace: /w}}}", nil, []string{`:1:29 policies["p"].paths.off: paths are not looked at`}},
+		"sensitive or not":       {"policies: {p: {paths: {no_sensitive: true, sensitive: [x]}}}", nil, []string{`:1:38 policies["p"].paths.no_sensitive: no path is sensitive`}},
+		"sensitive glob":         {"policies: {p: {paths: {sensitive: ['a', '{']}}}", nil, []string{`:1:41 policies["p"].paths.sensitive[1]: "{" is not a glob`}},
+		"paths and no paths":     {"tool_hosts: {g: {address: 'x:1', tools: {t: {no_paths: true, path_arguments: [p]}}}}", nil, []string{`:1:56 tool_hosts["g"].tools["t"].no_paths: no argument is a path`}},
 		"budget over its max":    {agents + "agents:\n  a:\n    decide_service: model\n    budget: {max_tool_calls: 50}\n    budget_max:\n      max_tool_calls: 40", nil, []string{`:7:30 agents["a"].budget.max_tool_calls: is over budget_max, which is 40`}},
 		"max below the default":  {agents + "agents:\n  a:\n    decide_service: model\n    budget_max:\n      max_iterations: 10", nil, []string{`:8:23 agents["a"].budget_max.max_iterations: is below the default budget, which is 25`}},
 		"no limit over a limit":  {agents + "agents:\n  a:\n    decide_service: model\n    budget_max: {max_duration: 1h}", nil, []string{`:7:32 agents["a"].budget_max.max_duration: is below the default budget, which is no limit`}},

@@ -56,7 +56,8 @@ var (
 // Spec is what a run of an agent is resolved to when its request names
 // nothing; rules_version is left to the engine. The configuration must have
 // been loaded by [Load].
-func Spec(name string, agent *configv1.Agent) *runnerdv1.RunSpec {
+func Spec(cfg *configv1.Config, name string) *runnerdv1.RunSpec {
+	agent := cfg.GetAgents()[name]
 	budget, widest := budgetsOf(agent)
 	spec := &runnerdv1.RunSpec{
 		Agent:         name,
@@ -69,7 +70,7 @@ func Spec(name string, agent *configv1.Agent) *runnerdv1.RunSpec {
 			Timeout:      orDuration(agent.GetApproval().GetTimeout(), DefaultApprovalTimeout),
 			ExcludeOwner: agent.GetApproval().GetExcludeOwner(),
 		},
-		Policy:           []*runnerdv1.PolicyLayer{{Name: "agent", ApprovalFor: agent.GetPolicy().GetApprovalFor()}},
+		Policy:           layersOf(cfg, agent),
 		OnDenial:         onRefusal[agent.GetOnDenial()],
 		OnBlock:          onRefusal[agent.GetOnBlock()],
 		OnQuestion:       onQuestion[agent.GetOnQuestion()],

@@ -29,6 +29,7 @@ func (e *engine) decide(f runstate.Decide) work {
 	req, fetch := e.st.DecideRequest()
 	req.Deadline = timestamp(f.Deadline)
 	service, r := e.spec.GetDecideService(), e.r
+	spec, catalogue := e.spec, e.st.Catalogue()
 	at := flight{name: "decide", iteration: f.Iteration, attempt: f.Attempt}
 	broken := runstate.DecideBroken{Iteration: f.Iteration, Attempt: f.Attempt}
 	return work{
@@ -58,6 +59,7 @@ func (e *engine) decide(f runstate.Decide) work {
 				return broken, nil
 			}
 			out := runstate.Decided{Iteration: f.Iteration, Attempt: f.Attempt, Decision: decision, Duration: r.now().Sub(begin)}
+			out.Found = r.findOut(spec, catalogue, decision.GetToolCalls().GetCalls())
 			err = e.untilSpace(wanted, func() error {
 				out.Refs, err = r.parts(e.run).namedByContents().decision(wanted, f.Iteration, f.Attempt, decision)
 				return err

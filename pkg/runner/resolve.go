@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +11,28 @@ import (
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 	"github.com/runnerd/runnerd/pkg/runner/internal/runstate"
 )
+
+// findOut finds out about calls what only I/O can tell, call by call; nil: there is nothing against any.
+func (r *Runner) findOut(spec *runnerdv1.RunSpec, catalogue *runstate.Catalogue, calls []*runnerdv1.ToolCall) []runstate.Found {
+	return resolvePaths(spec, catalogue, calls)
+}
+
+// findOutEdit does so about the arguments that an approver wants to run.
+func (r *Runner) findOutEdit(ctx context.Context, run string, vote *runstate.Vote) error {
+	var spec *runnerdv1.RunSpec
+	var catalogue *runstate.Catalogue
+	var call *runnerdv1.ToolCall
+	err := r.Inspect(ctx, run, func(st *runstate.State) {
+		spec, catalogue, call = st.Spec(), st.Catalogue(), st.Edited(vote.ApprovalID, vote.Edited.Text)
+	})
+	if err != nil || call == nil {
+		return err // nothing is asked that could be edited: the verdict is refused
+	}
+	if found := r.findOut(spec, catalogue, []*runnerdv1.ToolCall{call}); found != nil {
+		vote.Found.Paths = found[0].Paths
+	}
+	return nil
+}
 
 // resolvePaths looks for what is wrong with the paths of calls beneath the workspaces that runnerd shares with the
 // tools of a run, call by call; nil: nothing is, or no workspace is shared.
@@ -39,6 +62,7 @@ func resolvePaths(spec *runnerdv1.RunSpec, catalogue *runstate.Catalogue, calls 
 				found = make([]runstate.Found, len(calls))
 			}
 			found[i].Paths = append(found[i].Paths, *wrong)
+			break // one is enough to block it
 		}
 	}
 	return found
@@ -89,19 +113,26 @@ var errLeadsUp = errors.New("it leads out of the workspace")
 // What does not exist is no link: the call may be about to make it.
 func (w *workspace) walk(parts []string) (link string, err error) {
 	var at []string
+	missing := 0 // how long at is where it ceased to exist; 0: it does
 	for _, part := range parts {
 		if part == ".." {
 			if len(at) == 0 {
 				return "", errLeadsUp
 			}
-			at = at[:len(at)-1]
+			if at = at[:len(at)-1]; len(at) < missing {
+				missing = 0
+			}
 			continue
 		}
 		at = append(at, part)
+		if missing > 0 {
+			continue
+		}
 		name := filepath.Join(at...)
 		info, err := w.root.Lstat(name)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
+			missing = len(at)
 		case err != nil:
 			return "", err
 		case info.Mode()&fs.ModeSymlink != 0:

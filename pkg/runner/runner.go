@@ -53,7 +53,8 @@ type Agent struct {
 	Spec *runnerdv1.RunSpec
 	// ApprovalModes are the modes a request may choose from; the first is the default. Empty: that of Spec.
 	ApprovalModes []runnerdv1.ApprovalMode
-	Hosts         []HostConfig // in the order in which their tools are offered
+	Policies      map[string]*runnerdv1.PolicyLayer // layers that a request may add, by name
+	Hosts         []HostConfig                      // in the order in which their tools are offered
 	ToolTimeout   time.Duration
 }
 

@@ -24,7 +24,7 @@ type start struct {
 
 // Start starts a run and returns once run_started is durable. If the run exists, was started by the same principal and
 // with an equal request, it is returned as it is now and existed is true. Errors have the reasons AGENT_NOT_FOUND,
-// BUDGET_TOO_WIDE, APPROVAL_NOT_ALLOWED, RUN_EXISTS, DISK_FULL, DRAINING and those of the store.
+// BUDGET_TOO_WIDE, POLICY_NOT_ALLOWED, APPROVAL_NOT_ALLOWED, INVALID_REQUEST, RUN_EXISTS, DISK_FULL, DRAINING and those of the store.
 //
 // The request must have passed its proto rules. It must not be changed any more.
 func (r *Runner) Start(ctx context.Context, principal string, req *runnerdv1.StartRunRequest) (run *runnerdv1.Run, existed bool, err error) {
@@ -80,6 +80,9 @@ func resolve(agent *Agent, req *runnerdv1.StartRunRequest) (*runnerdv1.RunSpec, 
 	runstate.ChangeBudget(spec.GetBudget(), req.GetBudget())
 	if spec.GetApproval() == nil {
 		spec.Approval = new(runnerdv1.ApprovalSettings)
+	}
+	if err := resolvePolicy(spec, agent, req); err != nil {
+		return nil, err
 	}
 	return spec, resolveApproval(spec.GetApproval(), agent.ApprovalModes, req.GetApproval())
 }
@@ -201,7 +204,7 @@ func (e *engine) firstEvent(ctx context.Context, s *start) (*runnerdv1.RunStarte
 
 // Deliver brings a fact to a run and returns once what follows from it is durable. It is the only way a fact reaches a
 // run, and wakes a run at rest. A refusal is returned as the error too: a *runstate.Refusal or runstate.ErrNotOpen.
-// An input that is too big for an event is stored beside it here.
+// An input that is too big for an event is stored beside it here, and what an approver wants to run instead is looked at.
 //
 // If ctx ends first, the fact may or may not be recorded. Errors have the reasons RUN_NOT_FOUND, DISK_FULL, NOT_OWNER,
 // DRAINING, INTERNAL and those of the store.
@@ -216,6 +219,12 @@ func (r *Runner) Deliver(ctx context.Context, runID string, fact runstate.Fact) 
 		}
 		input.Text, input.TextRef = text, ref
 		fact = input
+	}
+	if vote, ok := fact.(runstate.Vote); ok && vote.Edited != nil {
+		if err := r.findOutEdit(ctx, runID, &vote); err != nil {
+			return runstate.Reply{}, err
+		}
+		fact = vote
 	}
 	got, err := r.post(ctx, runID, item{fact: fact})
 	return got.reply, err

@@ -24,6 +24,7 @@ var sizeLimits = map[string]int{
 	runnerdv1.RunService_StartRun_FullMethodName:       1 << 20,
 	runnerdv1.RunService_SubmitApproval_FullMethodName: 2 << 20,
 	runnerdv1.RunService_SubmitInput_FullMethodName:    512 << 10,
+	runnerdv1.RunService_ExplainPolicy_FullMethodName:  2<<20 + 8<<10, // a request to start, arguments and the name of a tool
 }
 
 // defaultSizeLimit is the bound of all other requests.

@@ -226,6 +226,20 @@ func (st *State) edit(c *call, f Vote) (*edited, *Refusal) {
 	return e, nil
 }
 
+// Edited returns the call that an approval asks about as it would be with other arguments; nil: none asks about a call
+// that has not run, or its tool is not offered any more.
+func (st *State) Edited(approval uint64, arguments string) *runnerdv1.ToolCall {
+	for _, c := range st.ctl.Calls {
+		if c.Status != callPending || c.Approval != approval {
+			continue
+		}
+		if tool := st.env.Catalogue.find(c.Host, c.Tool); tool != nil {
+			return &runnerdv1.ToolCall{Name: tool.GetOfferedName(), ArgumentsJson: arguments}
+		}
+	}
+	return nil
+}
+
 func (e *edited) part() Part {
 	if e.ref != nil {
 		return Part{Ref: e.ref}

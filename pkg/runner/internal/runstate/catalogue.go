@@ -146,6 +146,9 @@ type ToolOverride struct {
 	Tier       *uint32       // nil: by the host's annotations
 	Timeout    time.Duration // 0: that of the host
 	Idempotent *bool         // nil: as the host says
+
+	PathArguments []string // arguments that hold paths; empty: those that look like it
+	NoPaths       bool     // no argument is a path
 }
 
 // BuildCatalogue merges the tools of an agent's hosts, given in the order of the agent. What it leaves out, and why,
@@ -199,6 +202,8 @@ func pinTool(host HostTools, definition *runnerdv1.ToolDefinition) *runnerdv1.To
 		Annotations:      definition.GetAnnotations(),
 		Tier:             tier(definition.GetAnnotations(), override),
 		SchemaDigest:     schemaDigest(definition),
+		PathArguments:    override.PathArguments,
+		NoPaths:          override.NoPaths,
 	}
 	tool.Recovery = recovery(tool, override, host.HasGetCall)
 	timeout := host.Timeout

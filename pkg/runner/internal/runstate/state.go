@@ -220,6 +220,12 @@ func (st *State) Body() ([]byte, error) { return json.Marshal(&st.ctl) }
 // HistoryFrom returns the first sequence whose event is needed to rebuild the memory of the run.
 func (st *State) HistoryFrom() uint64 { return 1 }
 
+// Spec returns the spec of the run. It must not be changed.
+func (st *State) Spec() *runnerdv1.RunSpec { return st.env.Spec }
+
+// Catalogue returns the tools pinned for the run; nil before tools_pinned. It is not changed, so it may be kept.
+func (st *State) Catalogue() *Catalogue { return st.env.Catalogue }
+
 // SetCatalogue gives the state the catalogue whose digest it knows from tools_pinned.
 func (st *State) SetCatalogue(c *Catalogue) { st.env.Catalogue = c }
 
