@@ -61,7 +61,7 @@ func TestAbsentPolicies(t *testing.T) {
 
 func TestAgentsKnowPoliciesAndPaths(t *testing.T) {
 	t.Parallel()
-	cfg, err := config.Load(config.Source{File: full})
+	cfg, err := config.Load(config.Source{File: fullFile(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,8 @@ type start struct {
 
 // Start starts a run and returns once run_started is durable. If the run exists, was started by the same principal and
 // with an equal request, it is returned as it is now and existed is true. Errors have the reasons AGENT_NOT_FOUND,
-// BUDGET_TOO_WIDE, POLICY_NOT_ALLOWED, APPROVAL_NOT_ALLOWED, INVALID_REQUEST, RUN_EXISTS, DISK_FULL, DRAINING and those of the store.
+// INVALID_REQUEST, BUDGET_TOO_WIDE, POLICY_NOT_ALLOWED, APPROVAL_NOT_ALLOWED, RUN_EXISTS, DISK_FULL, DRAINING and those
+// of the store.
 //
 // The request must have passed its proto rules. It must not be changed any more.
 func (r *Runner) Start(ctx context.Context, principal string, req *runnerdv1.StartRunRequest) (run *runnerdv1.Run, existed bool, err error) {

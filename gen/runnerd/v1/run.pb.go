@@ -3336,9 +3336,9 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\r_max_durationB\x15\n" +
 	"\x13_max_context_tokensB\x1b\n" +
 	"\x19_max_consecutive_failuresB\x1b\n" +
-	"\x19_max_consecutive_refusals\"\xb3\x02\n" +
-	"\bDenyRule\x12<\n" +
-	"\x02id\x18\x01 \x01(\tB,\xbaH%r#2!^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$\xe8\xe0\x18\x01R\x02id\x12\"\n" +
+	"\x19_max_consecutive_refusals\"\xb5\x02\n" +
+	"\bDenyRule\x12>\n" +
+	"\x02id\x18\x01 \x01(\tB.\xbaH'r%(@2!^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$\xe8\xe0\x18\x01R\x02id\x12\"\n" +
 	"\x05tools\x18\x02 \x01(\tB\f\xbaH\x05r\x03(\x80\x02\xe8\xe0\x18\x01R\x05tools\x12_\n" +
 	"\targuments\x18\x03 \x03(\v2#.runnerd.v1.DenyRule.ArgumentsEntryB\x1c\xbaH\x15\x9a\x01\x12\x10\x10\"\ar\x05 \x01(\x80\x02*\x05r\x03(\x80\b\xe8\xe0\x18\x01R\targuments\x12&\n" +
 	"\amessage\x18\x04 \x01(\tB\f\xbaH\x05r\x03(\x80\b\xe8\xe0\x18\x02R\amessage\x1a<\n" +
