@@ -45,7 +45,6 @@ var reasonKinds = map[runnerdv1.ErrorReason]Kind{
 	runnerdv1.ErrorReason_ERROR_REASON_INVALID_REQUEST:      KindInvalid,
 	runnerdv1.ErrorReason_ERROR_REASON_BUDGET_TOO_WIDE:      KindInvalid,
 	runnerdv1.ErrorReason_ERROR_REASON_APPROVAL_NOT_ALLOWED: KindInvalid,
-	runnerdv1.ErrorReason_ERROR_REASON_POLICY_NOT_ALLOWED:   KindInvalid,
 	runnerdv1.ErrorReason_ERROR_REASON_BAD_PAGE_TOKEN:       KindInvalid,
 	runnerdv1.ErrorReason_ERROR_REASON_BAD_CURSOR:           KindInvalid,
 	runnerdv1.ErrorReason_ERROR_REASON_UNKNOWN_EVENT_TYPE:   KindInvalid,

@@ -86,6 +86,7 @@ agents:
   %s:
     decide_service: stub
     tool_hosts: [stub]
+    policy: {mode: allow}
     budget: {max_iterations: 1000000, max_tool_calls: 1000000, max_cost_cents: 1000000, max_context_tokens: 1000000}
 `, b.decide.address, b.tools.address, agentName)
 }

@@ -56,6 +56,7 @@ func newDoubtful(t *testing.T) *doubtful {
 	}
 	w.cfg.Agents["hasty"] = &configv1.Agent{
 		DecideService: "brain", ToolHosts: []string{"hands"}, InDoubt: "fail", ToolTimeout: durationpb.New(time.Second),
+		Policy: w.cfg.Agents["tells"].Policy,
 	}
 	d.lines = map[string]*relay{}
 	for _, policy := range []string{"tells", "asks"} {
@@ -67,7 +68,9 @@ func newDoubtful(t *testing.T) *doubtful {
 		name := policy + "-relayed"
 		d.lines[name] = line
 		w.cfg.ToolHosts[name] = &configv1.ToolHost{Address: line.addr}
-		w.cfg.Agents[name] = &configv1.Agent{DecideService: "brain", ToolHosts: []string{name}, InDoubt: w.cfg.Agents[policy].InDoubt}
+		w.cfg.Agents[name] = &configv1.Agent{
+			DecideService: "brain", ToolHosts: []string{name}, InDoubt: w.cfg.Agents[policy].InDoubt, Policy: w.cfg.Agents[policy].Policy,
+		}
 	}
 	w.Daemon = harness.Start(t, w.cfg)
 	return d

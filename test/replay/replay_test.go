@@ -187,6 +187,7 @@ func newWorld(t *testing.T, all []*recording, kills int) *world {
 			cfg.ToolHosts[run.agent] = &configv1.ToolHost{Address: run.host.Addr}
 			cfg.Agents[run.agent] = &configv1.Agent{
 				DecideService: "recorded", ToolHosts: []string{run.agent},
+				Policy: &configv1.Policy{Mode: "danger-full-access", Paths: &configv1.Paths{Off: true}}, // all that ran is to run
 				Budget: &runnerdv1.Budget{ // the limits are not what is replayed
 					MaxIterations: proto.Uint32(1000), MaxToolCalls: proto.Uint32(1000),
 					MaxCostCents: new(1e6), MaxConsecutiveFailures: proto.Uint32(0),
