@@ -167,7 +167,6 @@ func reasonOf(err error) runnerdv1.ErrorReason {
 // hints say what to do about an error of the daemon, where there is something
 // to say that its message does not.
 var hints = map[runnerdv1.ErrorReason]string{
-	runnerdv1.ErrorReason_ERROR_REASON_POLICY_NOT_ALLOWED:   "a request names configured policies, and narrows: see docs/policy.md",
 	runnerdv1.ErrorReason_ERROR_REASON_BUDGET_TOO_WIDE:      "the agent's budget_max is what a run may be given at most",
 	runnerdv1.ErrorReason_ERROR_REASON_APPROVAL_NOT_ALLOWED: "the agent's approval.modes and approval.timeout are what may be chosen",
 	runnerdv1.ErrorReason_ERROR_REASON_POLICY_NOT_ALLOWED:   "policies are configured where the daemon runs; a request can only narrow what its agent allows",
