@@ -177,8 +177,8 @@ func changesApprovals(ev *runnerdv1.Event) bool {
 		ev.GetBudgetConfirmationRequested() != nil || ev.GetBudgetPrompt() != nil {
 		return true
 	}
-	// A grant or auto mode may let a call pass about which nobody was asked.
-	return ev.GetToolCallApproved().GetResolution().GetApprovalId() != 0 || ev.GetToolCallDenied() != nil ||
+	// A grant or auto mode may let a call pass, and mode DENY deny one, about which nobody was asked.
+	return ev.GetToolCallApproved().GetResolution().GetApprovalId() != 0 || ev.GetToolCallDenied().GetResolution().GetApprovalId() != 0 ||
 		ev.GetToolCallRetried().GetResolution() != nil || ev.GetToolCallCompleted().GetResolution() != nil ||
 		ev.GetToolCallFailed().GetResolution() != nil
 }

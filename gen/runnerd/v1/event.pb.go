@@ -2415,7 +2415,8 @@ func (x *ToolCallPendingApproval) GetTier() uint32 {
 // Resolution closes an approval.
 type Resolution struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Approval that is closed; 0: none was opened, because a grant or auto mode covers the call.
+	// Approval that is closed; 0: none was opened, because a grant or auto mode covers the call, or because nobody is
+	// there to be asked.
 	ApprovalId uint64 `protobuf:"varint,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
 	// How.
 	Via Via `protobuf:"varint,2,opt,name=via,proto3,enum=runnerd.v1.Via" json:"via,omitempty"`
@@ -2684,7 +2685,7 @@ type ToolCallDenied struct {
 	CallId string `protobuf:"bytes,1,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	// Why.
 	Reason CallReason `protobuf:"varint,2,opt,name=reason,proto3,enum=runnerd.v1.CallReason" json:"reason,omitempty"`
-	// Approval that is closed by this; absent in approval mode DENY, where none was opened.
+	// Approval that is closed by this; its approval_id is 0 in approval mode DENY, where none was opened.
 	Resolution *Resolution `protobuf:"bytes,3,opt,name=resolution,proto3" json:"resolution,omitempty"`
 	// What the model is shown.
 	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
@@ -3727,7 +3728,7 @@ type BudgetPrompt struct {
 	MaxCostCents float64 `protobuf:"fixed64,4,opt,name=max_cost_cents,json=maxCostCents,proto3" json:"max_cost_cents,omitempty"`
 	// Cost when it was asked in nanocents, 1e-9 of a cent.
 	CostNanocents int64 `protobuf:"varint,5,opt,name=cost_nanocents,json=costNanocents,proto3" json:"cost_nanocents,omitempty"`
-	// Approval that is closed by this; absent in approval mode DENY, where none was opened.
+	// Approval that is closed by this; its approval_id is 0 in approval mode DENY, where none was opened.
 	Resolution    *Resolution `protobuf:"bytes,6,opt,name=resolution,proto3" json:"resolution,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -382,11 +382,14 @@ func (t *advance) deny(c *call, principal string, reason runnerdv1.CallReason, v
 	if said != "" {
 		message += ": " + said
 	}
+	resolution := c.resolution(via, runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_DENY, said)
+	if resolution == nil { // nobody was asked
+		resolution = &runnerdv1.Resolution{Via: via, Verdict: runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_DENY}
+	}
 	return t.emit(&runnerdv1.Event{
 		Principal: principal,
 		Payload: &runnerdv1.Event_ToolCallDenied{ToolCallDenied: &runnerdv1.ToolCallDenied{
-			CallId: c.ID, Reason: reason, Message: message,
-			Resolution: c.resolution(via, runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_DENY, said),
+			CallId: c.ID, Reason: reason, Message: message, Resolution: resolution,
 		}},
 	})
 }

@@ -356,6 +356,8 @@ func (c *checker) callDenied(call *callCheck, d *runnerdv1.ToolCallDenied) {
 	c.hold(call.attempt == 0, 3, "call %s was started and is denied", call.requested.GetCallId())
 	if d.GetResolution().GetApprovalId() == 0 && !call.approval.open() {
 		c.hold(call.requested.GetVerdict() == runnerdv1.Verdict_VERDICT_ASK, 9, "nobody was to be asked about call %s", call.requested.GetCallId())
+		c.hold(c.spec == nil || c.spec.GetApproval().GetMode() == runnerdv1.ApprovalMode_APPROVAL_MODE_DENY, 9,
+			"call %s is denied and nobody was asked", call.requested.GetCallId())
 	} else {
 		c.resolve(call, d.GetResolution(), runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_DENY)
 	}
