@@ -83,8 +83,12 @@ func privateDigest(salt, private []byte) [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// decode returns the whole event of a record: with its private part where there is one, and its place in the log.
+// decode returns the whole event of a record: with its private part where there is one, and its place in the log. What
+// runs are folded from is held against its hash: a bit that fell over must not let something run.
 func decode(rec *auditstore.Record) (*runnerdv1.Event, error) {
+	if auditstore.Hash(rec.PrevHash, rec.Public) != rec.Hash {
+		return nil, corrupt(rec, "the event does not have the hash of its record")
+	}
 	ev, err := decodePublic(rec)
 	if err != nil {
 		return nil, err
