@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-jose/go-jose/v4"
 	"google.golang.org/grpc/codes"
 
 	"github.com/runnerd/runnerd/pkg/auth"
@@ -176,6 +177,18 @@ func TestIssuers(t *testing.T) {
 			wantName(t, a, shows(token), "")
 		})
 	}
+}
+
+// TestSharedSecretIsNoSignature has an issuer that publishes a shared secret, as if it were a key.
+func TestSharedSecretIsNoSignature(t *testing.T) {
+	t.Parallel()
+	issuer := identitytest.NewIssuer(t, nil)
+	shared := jose.JSONWebKey{Key: []byte(strings.Repeat("everybody knows ", 4)), KeyID: "shared", Algorithm: "HS256"}
+	issuer.Publish(shared)
+	a := newAuth(t, auth.Config{Issuers: []auth.Issuer{{URL: issuer.URL, Audience: "runnerd", Prefix: "o:"}}})
+	claims := issuer.Claims("runnerd", "alice", nil)
+	wantName(t, a, shows(identitytest.SignWith(t, jose.HS256, shared, claims)), "")
+	wantName(t, a, shows(issuer.Sign(t, claims)), "o:alice")
 }
 
 // TestIssuerIsAskedSeldom shows tokens with keys that nobody has: the issuer is not asked for its keys by each.

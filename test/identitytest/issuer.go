@@ -74,6 +74,13 @@ func UnservedIssuer(t testing.TB, url string) *Issuer {
 // ServeHTTP implements [http.Handler].
 func (i *Issuer) ServeHTTP(w http.ResponseWriter, req *http.Request) { i.mux.ServeHTTP(w, req) }
 
+// Publish adds a key to those that the issuer names as its own.
+func (i *Issuer) Publish(key jose.JSONWebKey) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.old = append(i.old, key)
+}
+
 // Withdraw forgets all keys but the newest.
 func (i *Issuer) Withdraw() {
 	i.mu.Lock()
