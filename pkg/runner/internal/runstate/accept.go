@@ -148,7 +148,7 @@ func (t *advance) reopen(principal string, cause runnerdv1.ResumeCause) {
 func (t *advance) resume(f Resume) Reply {
 	st := t.st
 	switch {
-	case !st.Closed() && f.Budget != nil:
+	case !st.Closed() && (f.Budget != nil || f.AutoLimits != nil):
 		return refuse(runnerdv1.ErrorReason_ERROR_REASON_RUN_ACTIVE, "the run is active; limits can be raised when it has ended or paused")
 	case !st.Closed():
 		return Reply{}
@@ -166,20 +166,30 @@ func (t *advance) resume(f Resume) Reply {
 	if f.Budget != nil {
 		ChangeBudget(budget, f.Budget)
 	}
-	if limit := st.reached(budget); limit != "" {
+	auto := proto.CloneOf(st.ctl.AutoLimits)
+	if f.AutoLimits != nil {
+		if auto == nil {
+			return refuse(runnerdv1.ErrorReason_ERROR_REASON_POLICY_NOT_ALLOWED, "the run is not in auto mode and has no limits of it")
+		}
+		ChangeAutoLimits(auto, f.AutoLimits)
+	}
+	if limit := st.reached(budget, auto); limit != "" {
 		return refuse(runnerdv1.ErrorReason_ERROR_REASON_LIMIT_STILL_REACHED, "%s still holds; raise it", limit)
 	}
 	resumed := &runnerdv1.RunResumed{Cause: runnerdv1.ResumeCause_RESUME_CAUSE_RESUME}
 	if f.Budget != nil {
 		resumed.Budget = budget
 	}
+	if f.AutoLimits != nil {
+		resumed.AutoModeLimits = auto
+	}
 	return Reply{Sequence: t.emit(&runnerdv1.Event{
 		Principal: f.Principal, Payload: &runnerdv1.Event_RunResumed{RunResumed: resumed},
 	})}
 }
 
-// reached names the first limit of a budget that would end the run again at once; empty: none.
-func (st *State) reached(b *runnerdv1.Budget) string {
+// reached names the first limit, of a budget or of auto mode, that would end the run again at once; empty: none.
+func (st *State) reached(b *runnerdv1.Budget, auto *runnerdv1.AutoModeLimits) string {
 	c := &st.ctl
 	switch {
 	case c.Phase != phaseDecide && c.Iteration >= b.GetMaxIterations():
@@ -192,6 +202,9 @@ func (st *State) reached(b *runnerdv1.Budget) string {
 		return "max_duration"
 	case st.between() && st.overContext(b.GetMaxContextTokens()):
 		return "max_context_tokens"
+	}
+	if limit := st.autoLimit(auto, c.Time, c.Phase != phaseDecide); limit != "" {
+		return "auto_mode_limits." + limit
 	}
 	return ""
 }

@@ -169,6 +169,9 @@ func (t *advance) wakeAt() time.Time {
 			earlier(t.now.Add(left))
 		}
 	}
+	if left, limited := st.autoTimeLeft(c.AutoLimits, t.now); limited && left > 0 && st.Status() == runnerdv1.RunState_RUN_STATE_RUNNING {
+		earlier(t.now.Add(left))
+	}
 	return first
 }
 
@@ -188,11 +191,15 @@ func (st *State) durationLeft(now time.Time) (left time.Duration, limited bool) 
 	if limit <= 0 {
 		return 0, false
 	}
-	running := st.ctl.Running
-	if st.Status() == runnerdv1.RunState_RUN_STATE_RUNNING {
-		running += max(0, now.Sub(st.ctl.Time))
+	return limit - st.running(now), true
+}
+
+// running is the time in RUNNING at now.
+func (st *State) running(now time.Time) time.Duration {
+	if st.Status() != runnerdv1.RunState_RUN_STATE_RUNNING {
+		return st.ctl.Running
 	}
-	return limit - running, true
+	return st.ctl.Running + max(0, now.Sub(st.ctl.Time))
 }
 
 // settleTime is how long an aborted run may take to settle the calls in progress.

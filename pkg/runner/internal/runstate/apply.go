@@ -79,6 +79,7 @@ func (st *State) control(ev *runnerdv1.Event, now time.Time) error {
 			if o.GetKind() == runnerdv1.ObservationKind_OBSERVATION_KIND_TOOL_RESULT ||
 				o.GetKind() == runnerdv1.ObservationKind_OBSERVATION_KIND_TOOL_ERROR {
 				c.ToolCalls++
+				c.Imported++
 			}
 		}
 	case *runnerdv1.Event_RunResumed:
@@ -161,8 +162,11 @@ func (st *State) resumed(r *runnerdv1.RunResumed, now time.Time) {
 	if r.GetBudget() != nil {
 		c.Budget = r.GetBudget()
 	}
+	if r.GetAutoModeLimits() != nil {
+		c.AutoLimits = r.GetAutoModeLimits()
+	}
 	if r.GetCause() == runnerdv1.ResumeCause_RESUME_CAUSE_RESUME {
-		c.Failures, c.InvalidInRow, c.Refusals, c.ToolBudgetHit = 0, 0, 0, false
+		c.Failures, c.InvalidInRow, c.Refusals, c.ToolBudgetHit, c.AutoCallsHit = 0, 0, 0, false, false
 	}
 	if c.Phase == phaseDecide { // asked again with the same key
 		c.Decide = decideState{Attempt: c.Decide.Attempt + 1, AskAt: now}
@@ -264,7 +268,8 @@ func (st *State) callEvent(ev *runnerdv1.Event, now time.Time) error {
 			return errCallState
 		}
 		if p.ToolCallBlocked.GetReason() == runnerdv1.CallReason_CALL_REASON_TOOL_BUDGET {
-			st.ctl.ToolBudgetHit = true
+			st.ctl.ToolBudgetHit = p.ToolCallBlocked.GetGate() != gateAuto || st.ctl.ToolBudgetHit
+			st.ctl.AutoCallsHit = p.ToolCallBlocked.GetGate() == gateAuto || st.ctl.AutoCallsHit
 		}
 		st.outcome(c, callBlocked, p.ToolCallBlocked.GetReason())
 	}

@@ -336,6 +336,7 @@ func (st *State) approved(c *call, p *runnerdv1.ToolCallApproved, ev *runnerdv1.
 		}
 		g.Uses++
 	case runnerdv1.Via_VIA_AUTO:
+		st.ctl.AutoApproved++
 	default:
 		if c.Approval == 0 {
 			return errCallState

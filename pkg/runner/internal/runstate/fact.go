@@ -136,10 +136,11 @@ type Cancel struct {
 }
 
 // Resume lets a resumable run go on. Budget holds the fields to change, within the spec's budget_max (the shell
-// checks); nil changes nothing.
+// checks); nil changes nothing. AutoLimits are the same for the limits of auto mode.
 type Resume struct {
-	Principal string
-	Budget    *runnerdv1.Budget
+	Principal  string
+	Budget     *runnerdv1.Budget
+	AutoLimits *runnerdv1.AutoModeLimits
 }
 
 // Restart says that the daemon came back. Bring it once to every open run that is loaded after a start.

@@ -28,7 +28,7 @@ type Found struct {
 
 // gate records every call of a decision with what checks and gates say. All are judged before anything starts.
 func (t *advance) gate(calls []*runnerdv1.ToolCall, refs []*runnerdv1.ArtifactRef, found []Found) {
-	left := int64(t.st.ctl.Budget.GetMaxToolCalls()) - int64(t.st.ctl.ToolCalls)
+	left, autoLeft := int64(t.st.ctl.Budget.GetMaxToolCalls())-int64(t.st.ctl.ToolCalls), t.st.autoCallsLeft()
 	verdicts := make([]verdict, len(calls))
 	room := maxCheckMessages
 	for i, call := range calls {
@@ -40,11 +40,15 @@ func (t *advance) gate(calls []*runnerdv1.ToolCall, refs []*runnerdv1.ArtifactRe
 		v.message = cutText(v.message, max(room, minCheckMessage))
 		room -= len(v.message)
 		if v.verdict == runnerdv1.Verdict_VERDICT_ALLOW || v.verdict == runnerdv1.Verdict_VERDICT_ASK {
-			if left <= 0 {
-				v.verdict, v.gate, v.rule, v.layer = runnerdv1.Verdict_VERDICT_BLOCK, "limits", "max_tool_calls", ""
+			if left <= 0 || autoLeft <= 0 {
+				v.verdict, v.gate, v.rule, v.layer = block, "limits", "max_tool_calls", ""
 				v.reason, v.message = runnerdv1.CallReason_CALL_REASON_TOOL_BUDGET, ""
+				if left > 0 {
+					v.gate, v.rule = gateAuto, "auto_mode.max_tool_calls"
+				}
 			}
 			left--
+			autoLeft--
 		}
 		verdicts[i] = v
 		var ref *runnerdv1.ArtifactRef
@@ -163,6 +167,9 @@ type objection struct {
 	message           string // of a block: what the model and people are told
 }
 
+// gateAuto is the gate of auto mode.
+const gateAuto = "auto_mode"
+
 // layerGates are the gates that look at every layer of a policy, in their order. Each gives nil if the layer has
 // nothing against the call.
 var layerGates = []struct {
@@ -173,7 +180,7 @@ var layerGates = []struct {
 	{"paths", pathGate},
 	{"sensitive_paths", sensitiveGate},
 	{"plan", planGate},
-	{"auto_mode", nil}, // belongs to no layer
+	{gateAuto, nil}, // belongs to no layer
 	{"mode", modeGate},
 	{"approval_for", approvalGlobGate},
 }

@@ -69,6 +69,9 @@ func (t *advance) ending() runnerdv1.StopReason {
 			return runnerdv1.StopReason_STOP_REASON_MAX_DURATION
 		}
 	}
+	if st.autoLimit(c.AutoLimits, t.now, between) != "" {
+		return runnerdv1.StopReason_STOP_REASON_AUTO_MODE_LIMIT
+	}
 	if !between {
 		return 0
 	}
@@ -358,6 +361,8 @@ func (st *State) endMessage(reason runnerdv1.StopReason) string {
 	case runnerdv1.StopReason_STOP_REASON_MAX_CONTEXT:
 		return fmt.Sprintf("the next request would be over the context of the model: about %d tokens of %d",
 			st.nextRequest()/tokenBytes, c.Budget.GetMaxContextTokens())
+	case runnerdv1.StopReason_STOP_REASON_AUTO_MODE_LIMIT:
+		return st.autoMessage()
 	case runnerdv1.StopReason_STOP_REASON_BUDGET_DECLINED:
 		return fmt.Sprintf("nobody agreed to go on with %g of %g cents spent", float64(c.Usage.CostNano)/1e9, c.Budget.GetMaxCostCents())
 	case runnerdv1.StopReason_STOP_REASON_MAX_FAILURES:
@@ -387,6 +392,7 @@ var endHints = map[runnerdv1.StopReason]string{
 	runnerdv1.StopReason_STOP_REASON_MAX_COST:         "ResumeRun with a higher max_cost_cents goes on with all counters",
 	runnerdv1.StopReason_STOP_REASON_MAX_DURATION:     "ResumeRun with a higher max_duration goes on with all counters",
 	runnerdv1.StopReason_STOP_REASON_MAX_CONTEXT:      "ResumeRun with a higher max_context_tokens goes on with all counters",
+	runnerdv1.StopReason_STOP_REASON_AUTO_MODE_LIMIT:  "ResumeRun with a higher limit in auto_mode_limits goes on with all counters",
 	runnerdv1.StopReason_STOP_REASON_MAX_FAILURES:     "ResumeRun goes on with failures and refusals in a row at 0",
 	runnerdv1.StopReason_STOP_REASON_NEEDS_INPUT:      "SubmitInput answers the question and goes on",
 	runnerdv1.StopReason_STOP_REASON_TRANSPORT_ERROR:  "ResumeRun asks again once the decide service is back",

@@ -65,10 +65,14 @@ type control struct {
 	Phase     phase
 	Stop      runnerdv1.StopReason `json:",omitempty"` // set: the leg is closed
 
-	Budget  *runnerdv1.Budget // limits that hold now
-	Running time.Duration     // time in RUNNING
+	Budget     *runnerdv1.Budget         // limits that hold now
+	AutoLimits *runnerdv1.AutoModeLimits `json:",omitempty"` // of auto mode that hold now; nil: it is off
+	Running    time.Duration             // time in RUNNING
 
 	ToolCalls      uint32
+	Imported       uint32 `json:",omitempty"` // of them, given at the start
+	AutoApproved   uint32 `json:",omitempty"` // calls that auto mode approved
+	AutoCallsHit   bool   `json:",omitempty"` // a call of this leg was over max_tool_calls of auto mode
 	Failures       uint32 // in a row
 	InvalidInRow   uint32 // how many of them, the last ones, were invalid decisions
 	Refusals       uint32 `json:",omitempty"` // in a row
@@ -181,7 +185,7 @@ func New(env Env, runID string) *State {
 	_, digest := SpecBytes(env.Spec)
 	return &State{env: env, ctl: control{
 		Version: bodyVersion, RunID: runID, SpecDigest: fmt.Sprintf("%x", digest),
-		Phase: phaseQueued, Budget: env.Spec.GetBudget(),
+		Phase: phaseQueued, Budget: env.Spec.GetBudget(), AutoLimits: autoLimitsOf(env.Spec),
 	}}
 }
 

@@ -25,6 +25,9 @@ func (st *State) View() *runnerdv1.Run {
 	c, started := &st.ctl, st.mem.started
 	spec := proto.CloneOf(st.env.Spec)
 	spec.Budget = c.Budget
+	if spec.GetAutoMode() != nil {
+		spec.AutoMode.Limits = c.AutoLimits
+	}
 	return &runnerdv1.Run{
 		RunId: c.RunID, Agent: started.GetAgent(), Owner: st.mem.owner,
 		State: st.Status(), StopReason: c.Stop, Outcome: Outcome(c.Stop), Category: Category(c.Stop), Status: Status(c.Stop),
@@ -32,7 +35,7 @@ func (st *State) View() *runnerdv1.Run {
 		ConsecutiveFailures: c.Failures, ConsecutiveRefusals: c.Refusals, WarnedLevels: slices.Sorted(slices.Values(c.Warned)),
 		ContextTokens: c.ContextTokens, ContextZone: st.contextZone(), Usage: c.Usage.totals(), RunningTime: durationpb.New(c.Running),
 		FinalAnswer: st.finalAnswer(), ErrorMessage: st.mem.message, Hint: st.mem.hint,
-		Approvals: st.Approvals(), Grants: st.Grants(), Question: st.question(),
+		AutoMode: st.autoSummary(), Approvals: st.Approvals(), Grants: st.Grants(), Question: st.question(),
 		Kind: started.GetKind(), KindSource: started.GetKindSource(), Identity: started.GetIdentity(),
 		Labels: started.GetLabels(), MetadataJson: started.GetMetadataJson(), Spec: spec, Task: started.GetTask(),
 		CreatedAt: timestamppb.New(st.mem.created), UpdatedAt: timestamppb.New(c.Time), HeadSequence: c.Sequence,
