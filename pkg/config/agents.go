@@ -15,6 +15,7 @@ func Agents(cfg *configv1.Config) map[string]*runner.Agent {
 			Spec:          Spec(cfg, name),
 			Policies:      policies,
 			ApprovalModes: ApprovalModes(agent),
+			AutoMode:      autoMode(agent.GetAutoMode()),
 			ToolTimeout:   ToolTimeout(agent),
 		}
 		for _, host := range agent.GetToolHosts() {

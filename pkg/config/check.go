@@ -65,6 +65,7 @@ func checkAgent(at fieldPath, cfg *configv1.Config, agent *configv1.Agent) []*pr
 		}
 	}
 	all = append(all, checkPolicyOf(at, cfg, agent)...)
+	all = append(all, checkAutoMode(at.field("auto_mode"), agent.GetAutoMode())...)
 	return append(all, checkBudgets(at, agent)...)
 }
 

@@ -81,6 +81,9 @@ func Spec(cfg *configv1.Config, name string) *runnerdv1.RunSpec {
 		MaxParallelTools: DefaultMaxParallelTools,
 		MaxResultBytes:   DefaultMaxResultBytes,
 	}
+	if agent.GetAutoMode().GetEnabled() {
+		spec.AutoMode = autoMode(agent.GetAutoMode())
+	}
 	spec.ContextWarningPercent = DefaultContextWarningPercent
 	if agent.ContextWarningPercent != nil {
 		spec.ContextWarningPercent = agent.GetContextWarningPercent()

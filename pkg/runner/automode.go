@@ -6,7 +6,13 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
+	"github.com/runnerd/runnerd/pkg/runner/internal/runstate"
 )
+
+// ChangeAutoLimits sets the limits in limits that changes has.
+func ChangeAutoLimits(limits, changes *runnerdv1.AutoModeLimits) {
+	runstate.ChangeAutoLimits(limits, changes)
+}
 
 // resolveAutoMode switches auto mode of a run on or off as its request wants it: off always, on where the agent has it.
 func resolveAutoMode(spec *runnerdv1.RunSpec, agent *Agent, req *runnerdv1.StartRunRequest) error {

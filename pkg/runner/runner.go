@@ -54,6 +54,7 @@ type Agent struct {
 	// ApprovalModes are the modes a request may choose from; the first is the default. Empty: that of Spec.
 	ApprovalModes []runnerdv1.ApprovalMode
 	Policies      map[string]*runnerdv1.PolicyLayer // layers that a request may add, by name
+	AutoMode      *runnerdv1.AutoMode               // what a run gets whose request switches auto mode on; nil: none may
 	Hosts         []HostConfig                      // in the order in which their tools are offered
 	ToolTimeout   time.Duration
 }

@@ -141,7 +141,11 @@ func (s *runService) ResumeRun(ctx context.Context, req *runnerdv1.ResumeRunRequ
 	if proto.Size(budget) == 0 {
 		budget = nil // a budget without fields changes nothing
 	}
-	if budget != nil {
+	auto := req.GetAutoModeLimits()
+	if proto.Size(auto) == 0 {
+		auto = nil
+	}
+	if budget != nil || auto != nil {
 		if !p.Has(row.GetRun().GetAgent(), RoleOperator) {
 			return nil, permissionDenied("only operators raise limits")
 		}
@@ -152,8 +156,12 @@ func (s *runService) ResumeRun(ctx context.Context, req *runnerdv1.ResumeRunRequ
 		if err := checkBudget(budget, before.Run.GetSpec().GetBudgetMax()); err != nil {
 			return nil, err
 		}
+		if err := checkAutoLimits(auto, before.Run.GetSpec().GetAutoMode()); err != nil {
+			return nil, err
+		}
 	}
-	if _, err := s.runner.Deliver(ctx, req.GetRunId(), runstate.Resume{Principal: p.Name, Budget: budget}); err != nil {
+	resume := runstate.Resume{Principal: p.Name, Budget: budget, AutoLimits: auto}
+	if _, err := s.runner.Deliver(ctx, req.GetRunId(), resume); err != nil {
 		return nil, err
 	}
 	run, err := s.now(ctx, req.GetRunId())

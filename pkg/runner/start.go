@@ -85,6 +85,9 @@ func resolve(agent *Agent, req *runnerdv1.StartRunRequest) (*runnerdv1.RunSpec, 
 	if err := resolvePolicy(spec, agent, req); err != nil {
 		return nil, err
 	}
+	if err := resolveAutoMode(spec, agent, req); err != nil {
+		return nil, err
+	}
 	return spec, resolveApproval(spec.GetApproval(), agent.ApprovalModes, req.GetApproval())
 }
 
