@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"sync"
@@ -41,6 +42,7 @@ var tools = []*runnerdv1.ToolDefinition{
 	harness.Tool("book", bookSchema, harness.Harmless),
 	harness.Tool("charge", `{"type":"object"}`), // nothing declared: never repeated
 	harness.Tool("deploy_site", `{"type":"object"}`),
+	harness.Tool("wipe", `{"type":"object"}`), // tier 4 by the operator's word
 }
 
 // newWorld serves the doubles and makes a configuration with agents of every kind.
@@ -73,7 +75,7 @@ func newWorld() (*world, error) {
 			"nowhere": {Address: "127.0.0.1:1"},
 		},
 		ToolHosts: map[string]*configv1.ToolHost{
-			"hands":   {Address: w.hands.Addr},
+			"hands":   {Address: w.hands.Addr, Tools: map[string]*configv1.Tool{"wipe": {Tier: proto.Uint32(4)}}},
 			"other":   {Address: w.other.Addr, Prefix: "x_"},
 			"nowhere": {Address: "127.0.0.1:1"},
 		},
@@ -111,6 +113,7 @@ func newWorld() (*world, error) {
 			"small": agent(func(a *configv1.Agent) { a.MaxResultBytes = proto.Uint64(1 << 20) }),
 		},
 	}
+	maps.Copy(w.cfg.GetAgents(), autoAgents(agent))
 	return w, nil
 }
 

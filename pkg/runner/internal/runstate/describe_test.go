@@ -36,6 +36,9 @@ func describePayload(ev *runnerdv1.Event) string {
 		if p.RunResumed.GetBudget() != nil {
 			detail += " budget"
 		}
+		if p.RunResumed.GetAutoModeLimits() != nil {
+			detail += " auto_mode_limits"
+		}
 		return detail
 	case *runnerdv1.Event_RunRecovered:
 		detail := fmt.Sprintf("epoch=%d", p.RunRecovered.GetEpoch())

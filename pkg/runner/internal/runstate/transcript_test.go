@@ -22,7 +22,8 @@ import (
 //
 //	start [mode=PAUSE] [in_doubt=ASK] [on_denial=FAIL] [on_question=BLOCK] [approval_for=GLOB] [parallel=N]
 //	      [max_iterations=N] [max_tool_calls=N] [max_cost_cents=N] [max_failures=N] [max_duration=D] [imported=N]
-//	      [policy=MODE] [on_block=FAIL]
+//	      [policy=MODE] [on_block=FAIL] [auto] [auto_iterations=N] [auto_calls=N] [auto_cents=N] [auto_duration=D]
+//	      [auto_allowed=GLOB] [auto_denied=GLOB]
 //	      [max_refusals=N] [max_context_tokens=N] [confirm_at_90] [context_warning=PERCENT]
 //	pin
 //	decide [attempt=N] [cost=CENTS] [tokens=N] [truncated] [changed=CALL]   input: "answer TEXT", "ask TEXT", or calls: "TOOL ARGUMENTS";
@@ -36,7 +37,7 @@ import (
 //	revoke ID
 //	input TEXT [id=X]
 //	cancel MODE
-//	resume [max_iterations=N] [max_tool_calls=N] [max_cost_cents=N] [max_context_tokens=N]
+//	resume [auto_iterations=N] [auto_calls=N] [auto_cents=N] [auto_duration=D] [max_iterations=N] [max_tool_calls=N] [max_cost_cents=N] [max_context_tokens=N]
 //	restart [after=D]                         after that time, negative when the clock was set back
 //	tick D                                    time passes; then what the input lines say
 //	history                                   shows what the model remembers
@@ -193,9 +194,14 @@ func factOf(t *testing.T, w *world, d *datadriven.TestData) Fact {
 		return Cancel{Principal: "owner", Mode: runnerdv1.CancelMode(mode), Reason: "enough"}
 	case "resume":
 		f := Resume{Principal: "owner"}
-		if len(d.CmdArgs) > 0 {
-			f.Budget = &runnerdv1.Budget{}
-			budgetFrom(t, d, f.Budget)
+		b, auto := &runnerdv1.Budget{}, &runnerdv1.AutoModeLimits{}
+		budgetFrom(t, d, b)
+		autoFrom(t, d, auto)
+		if proto.Size(b) > 0 {
+			f.Budget = b
+		}
+		if proto.Size(auto) > 0 {
+			f.AutoLimits = auto
 		}
 		return f
 	}
@@ -255,6 +261,16 @@ func specOf(t *testing.T, d *datadriven.TestData) *runnerdv1.RunSpec {
 	if mode := enumArg(t, d, "policy", "PERMISSION_MODE", runnerdv1.PermissionMode_value, runnerdv1.PermissionMode(0)); mode != 0 {
 		spec.Policy = append(spec.Policy, &runnerdv1.PolicyLayer{Name: "agent", Mode: mode})
 	}
+	if d.HasArg("auto") {
+		spec.AutoMode = &runnerdv1.AutoMode{Limits: &runnerdv1.AutoModeLimits{}}
+		autoFrom(t, d, spec.GetAutoMode().GetLimits())
+		if arg, ok := d.Arg("auto_allowed"); ok {
+			spec.AutoMode.AllowedTools = arg.Vals
+		}
+		if arg, ok := d.Arg("auto_denied"); ok {
+			spec.AutoMode.DeniedTools = arg.Vals
+		}
+	}
 	spec.ConfirmAt_90 = d.HasArg("confirm_at_90")
 	percent := 0
 	d.MaybeScanArgs(t, "context_warning", &percent)
@@ -287,6 +303,28 @@ func budgetFrom(t *testing.T, d *datadriven.TestData, b *runnerdv1.Budget) {
 			d.Fatalf(t, "%v", err)
 		}
 		b.MaxDuration = durationpb.New(limit)
+	}
+}
+
+func autoFrom(t *testing.T, d *datadriven.TestData, l *runnerdv1.AutoModeLimits) {
+	t.Helper()
+	for name, field := range map[string]**uint32{"auto_iterations": &l.MaxIterations, "auto_calls": &l.MaxToolCalls} {
+		n := 0
+		if d.MaybeScanArgs(t, name, &n) {
+			*field = new(uint32(n))
+		}
+	}
+	cents := 0
+	if d.MaybeScanArgs(t, "auto_cents", &cents) {
+		l.MaxCostCents = new(float64(cents))
+	}
+	duration := ""
+	if d.MaybeScanArgs(t, "auto_duration", &duration) {
+		limit, err := time.ParseDuration(duration)
+		if err != nil {
+			d.Fatalf(t, "%v", err)
+		}
+		l.MaxDuration = durationpb.New(limit)
 	}
 }
 
