@@ -50,8 +50,8 @@ func TestMistakesInAutoModeAreNamed(t *testing.T) {
 	for name, tc := range map[string]struct{ text, want string }{
 		"glob":                 {"allowed_tools: ['[x']", `:6:23 agents["a"].auto_mode.allowed_tools[0]: "[x" is not a glob`},
 		"two lists":            {"allowed_tools: [a]\n      denied_tools: [b]", `:7:21 agents["a"].auto_mode.denied_tools: says nothing beside allowed_tools`},
-		"calls over the most":  {"limits: {max_tool_calls: 5}\n      limits_max: {max_tool_calls: 4}", `:6:31 agents["a"].auto_mode.limits.max_tool_calls: is over limits_max, which is 4`},
-		"below the default":    {"limits_max: {max_iterations: 4}", `:6:32 agents["a"].auto_mode.limits_max.max_iterations: is below the default of limits, which is 50`},
+		"calls over the most":  {"limits: {max_tool_calls: 5}\n      limits_max: {max_tool_calls: 4}", `:6:32 agents["a"].auto_mode.limits.max_tool_calls: is over limits_max, which is 4`},
+		"below the default":    {"limits_max: {max_iterations: 4}", `:6:36 agents["a"].auto_mode.limits_max.max_iterations: is below the default of limits, which is 50`},
 		"cost over the most":   {"limits: {max_cost_cents: 5}\n      limits_max: {max_cost_cents: 4.5}", `limits.max_cost_cents: is over limits_max, which is 4.5`},
 		"time over the most":   {"limits: {max_duration: 5m}\n      limits_max: {max_duration: 4m}", `limits.max_duration: is over limits_max, which is 4m0s`},
 		"a negative limit":     {"limits: {max_cost_cents: -1}", `auto_mode.limits.max_cost_cents: must be greater`},

@@ -51,6 +51,7 @@ var reasonKinds = map[runnerdv1.ErrorReason]Kind{
 	runnerdv1.ErrorReason_ERROR_REASON_VERDICT_NOT_POSSIBLE: KindInvalid,
 	runnerdv1.ErrorReason_ERROR_REASON_EDIT_REFUSED:         KindInvalid,
 	runnerdv1.ErrorReason_ERROR_REASON_GRANT_NOT_POSSIBLE:   KindInvalid,
+	runnerdv1.ErrorReason_ERROR_REASON_POLICY_NOT_ALLOWED:   KindInvalid,
 	runnerdv1.ErrorReason_ERROR_REASON_REQUEST_TOO_LARGE:    KindExhausted,
 	runnerdv1.ErrorReason_ERROR_REASON_RUN_NOT_FOUND:        KindNotFound,
 	runnerdv1.ErrorReason_ERROR_REASON_AGENT_NOT_FOUND:      KindNotFound,
