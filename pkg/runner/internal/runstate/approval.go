@@ -154,15 +154,17 @@ func (t *advance) vote(f Vote) Reply {
 func (st *State) votable(c *call, f Vote) *Refusal {
 	doubt := c.Status == callDoubt
 	approve := f.Verdict == runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_APPROVE
+	settle := f.Verdict == runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_SETTLE
+	otherDigest := f.Digest != c.ApprovalDigest
 	switch {
-	case f.Verdict == runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_SETTLE && (!doubt || f.Result == nil):
+	case settle && (!doubt || f.Result == nil && !otherDigest): // a result for another digest was not brought
 		return &Refusal{
 			Reason:  runnerdv1.ErrorReason_ERROR_REASON_VERDICT_NOT_POSSIBLE,
 			Message: "SETTLE is possible only for a call in doubt, with the result that was found to be true",
 		}
 	case f.Edited != nil && (doubt || !approve):
 		return notEditable()
-	case f.Digest != c.ApprovalDigest:
+	case otherDigest:
 		return &Refusal{
 			Reason:  runnerdv1.ErrorReason_ERROR_REASON_DIGEST_MISMATCH,
 			Message: fmt.Sprintf("approval_digest is not that of approval %d; look at what will run and answer that", f.ApprovalID),
