@@ -206,7 +206,7 @@ func TestTools(t *testing.T) {
 		for _, tool := range w.brain.Requests(run)[0].GetTools() {
 			names = append(names, tool.GetName())
 		}
-		if want := []string{"x_look", "look", "put", "book", "charge", "deploy_site"}; !slices.Equal(names, want) {
+		if want := []string{"x_look", "look", "put", "book", "charge", "deploy_site", "wipe"}; !slices.Equal(names, want) {
 			t.Errorf("tools are offered as %q, want %q", names, want)
 		}
 		mine, other := w.hands.Calls(run), w.other.Calls(run)
