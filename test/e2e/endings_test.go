@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -43,8 +44,7 @@ func cancelled(m runnerdv1.CancelMode) func(*testing.T, *world) string {
 	}
 }
 
-// endings are all that this version can come to, but for INTERNAL_ERROR, which is a bug, and POLICY_BLOCKED, which
-// takes a gate that blocks.
+// endings are all that this version can come to, but for INTERNAL_ERROR, which is a bug.
 var endings = map[string]ending{
 	"COMPLETED": {
 		play:   done("std", harness.Steps(harness.Answer("done"))),
@@ -111,6 +111,17 @@ var endings = map[string]ending{
 		},
 		reason: runnerdv1.StopReason_STOP_REASON_PERMISSION_DENIED, status: "failed:permission", outcome: runnerdv1.Outcome_OUTCOME_FAILED,
 	},
+	"POLICY_BLOCKED": {
+		play: done("blockfail", harness.Steps(harness.Calls("charge", "{}")), func(_ *world, req *runnerdv1.StartRunRequest) {
+			req.Policy = &runnerdv1.PolicyLayer{Mode: runnerdv1.PermissionMode_PERMISSION_MODE_READ_ONLY}
+		}),
+		reason: runnerdv1.StopReason_STOP_REASON_POLICY_BLOCKED, status: "failed:permission", outcome: runnerdv1.Outcome_OUTCOME_FAILED,
+	},
+	"AUTO_MODE_LIMIT": {
+		play:   done("auto-two", harness.Forever(harness.Calls("charge", "{}"))),
+		reason: runnerdv1.StopReason_STOP_REASON_AUTO_MODE_LIMIT, status: "failed:budget_exceeded",
+		outcome: runnerdv1.Outcome_OUTCOME_INCOMPLETE, resumable: true,
+	},
 	"STOPPED": {
 		play:   cancelled(runnerdv1.CancelMode_CANCEL_MODE_STOP),
 		reason: runnerdv1.StopReason_STOP_REASON_STOPPED, status: "failed:system", outcome: runnerdv1.Outcome_OUTCOME_CANCELLED,
@@ -124,4 +135,71 @@ var endings = map[string]ending{
 		reason: runnerdv1.StopReason_STOP_REASON_TRANSPORT_ERROR, status: "failed:transient",
 		outcome: runnerdv1.Outcome_OUTCOME_FAILED, resumable: true,
 	},
+}
+
+// TestFailures looks at what a run says about its end, and what its closing event says.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	w := shared(t)
+	categories := map[string]runnerdv1.Category{
+		"failed:transient":       runnerdv1.Category_CATEGORY_TRANSIENT,
+		"failed:model_logic":     runnerdv1.Category_CATEGORY_MODEL_LOGIC,
+		"failed:permission":      runnerdv1.Category_CATEGORY_PERMISSION,
+		"failed:system":          runnerdv1.Category_CATEGORY_SYSTEM,
+		"failed:budget_exceeded": runnerdv1.Category_CATEGORY_BUDGET_EXCEEDED,
+	}
+
+	t.Run("T-195 each failure has one of five categories, and its status names it", func(t *testing.T) {
+		t.Parallel()
+		for name, end := range endings {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				got := w.Run(t, end.play(t, w))
+				equal(t, "category", got.GetCategory(), categories[got.GetStatus()])
+				failed := got.GetState() == runnerdv1.RunState_RUN_STATE_DONE && got.GetOutcome() != runnerdv1.Outcome_OUTCOME_SUCCESS
+				equal(t, "there is a category", got.GetCategory() != 0, failed)
+			})
+		}
+	})
+
+	t.Run("T-196 outcome and category of a stop reason are the same everywhere", func(t *testing.T) {
+		t.Parallel()
+		for name, end := range endings {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				run := end.play(t, w)
+				got, events := w.Run(t, run), w.Events(t, run)
+				f := events[len(events)-1].GetRunFailed()
+				if f == nil {
+					return // it did not fail
+				}
+				equal(t, "stop reason", f.GetStopReason(), got.GetStopReason())
+				equal(t, "outcome", f.GetOutcome(), got.GetOutcome())
+				equal(t, "category", f.GetCategory(), got.GetCategory())
+				listed, err := w.Runs.WaitRun(harness.Context(t), &runnerdv1.WaitRunRequest{RunId: run})
+				if err != nil {
+					t.Fatal(err)
+				}
+				equal(t, "status where it is waited for", listed.GetRun().GetStatus(), end.status)
+			})
+		}
+	})
+
+	t.Run("T-197 a message says what happened, and a hint apart from it what to do", func(t *testing.T) {
+		t.Parallel()
+		for name, end := range endings {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				got := w.Run(t, end.play(t, w))
+				failed := got.GetState() == runnerdv1.RunState_RUN_STATE_DONE && got.GetOutcome() != runnerdv1.Outcome_OUTCOME_SUCCESS
+				equal(t, "there is a message", got.GetErrorMessage() != "", failed)
+				if got.GetResumable() && got.GetHint() == "" {
+					t.Errorf("nothing says how the run goes on: %q", got.GetErrorMessage())
+				}
+				if got.GetHint() != "" && strings.Contains(got.GetErrorMessage(), got.GetHint()) {
+					t.Errorf("the hint is part of the message: %q", got.GetErrorMessage())
+				}
+			})
+		}
+	})
 }
