@@ -334,5 +334,9 @@ func messageOf(err error) string {
 	if st, ok := status.FromError(err); ok {
 		text = st.Message()
 	}
-	return cutBytes(strings.ToValidUTF8(text, "\uFFFD"), maxMessage)
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	if len(text) > maxMessage {
+		text = cutBytes(runstate.RedactText(text), maxMessage) // a secret that is cut in two is not seen as one
+	}
+	return text
 }

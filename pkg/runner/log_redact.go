@@ -21,7 +21,9 @@ func RedactLog(h slog.Handler) slog.Handler {
 type redactedLog struct{ to slog.Handler }
 
 // Enabled implements [slog.Handler].
-func (h redactedLog) Enabled(ctx context.Context, level slog.Level) bool { return h.to.Enabled(ctx, level) }
+func (h redactedLog) Enabled(ctx context.Context, level slog.Level) bool {
+	return h.to.Enabled(ctx, level)
+}
 
 // Handle implements [slog.Handler].
 func (h redactedLog) Handle(ctx context.Context, record slog.Record) error {

@@ -195,7 +195,7 @@ func TestDecisionCases(t *testing.T) {
 		equal(t, "starts", harness.Count(events, "tool_call_started"), 0)
 		failed := harness.Only(events, "tool_call_failed")[0].GetToolCallFailed()
 		equal(t, "reason", failed.GetReason(), runnerdv1.CallReason_CALL_REASON_ARGUMENTS_INVALID)
-		equal(t, "what the model is told", shown(t, w, run, 2).GetText(), failed.GetMessage())
+		equal(t, "what the model is told", shown(t, w, run, 2).GetText(), failed.GetMessage()+"; near: "+failed.GetArgumentsPreview())
 		return failed.GetMessage()
 	}
 
