@@ -245,7 +245,7 @@ func autoModeText(s *runnerdv1.AutoModeSummary) string {
 
 func costText(u *runnerdv1.UsageTotals, b *runnerdv1.Budget) string {
 	text := cents(u.GetCostNanocents())
-	if b.MaxCostCents != nil {
+	if b != nil && b.MaxCostCents != nil {
 		text += fmt.Sprintf(" of %.2f ¢", b.GetMaxCostCents())
 	}
 	if n := u.GetDecisionsWithoutCost(); n > 0 {
