@@ -2,6 +2,7 @@ package runstate
 
 import (
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -49,12 +50,27 @@ func (t *advance) accept(f Fact) Reply {
 	return Reply{}
 }
 
+// pin fixes the tools of the run, unless a host is not there without whose tools it must not begin: then it ends for
+// now, and stays queued for a ResumeRun.
 func (t *advance) pin(f Pinned) {
 	if t.st.Closed() || t.st.ctl.Phase != phaseQueued {
 		return
 	}
+	var missing *runnerdv1.ToolHostUnavailable
 	for _, u := range f.Unavailable {
 		t.emit(&runnerdv1.Event{Payload: &runnerdv1.Event_ToolHostUnavailable{ToolHostUnavailable: u}})
+		if missing == nil && slices.Contains(t.st.env.Spec.GetRequiredHosts(), u.GetHost()) {
+			missing = u
+		}
+	}
+	if missing != nil {
+		if t.ending() != 0 {
+			return // somebody ends it anyway
+		}
+		t.failTransport(
+			fmt.Sprintf("the tool host %s, without which no run of this agent begins, cannot list its tools: %s", missing.GetHost(), missing.GetMessage()),
+			"ResumeRun asks again once the tool host is back")
+		return
 	}
 	t.st.env.Catalogue = f.Catalogue
 	t.emit(&runnerdv1.Event{Payload: &runnerdv1.Event_ToolsPinned{ToolsPinned: &runnerdv1.ToolsPinned{

@@ -252,7 +252,8 @@ func (st *State) callEvent(ev *runnerdv1.Event, now time.Time) error {
 		st.outcome(c, callCompleted, runnerdv1.CallReason_CALL_REASON_UNSPECIFIED)
 	case *runnerdv1.Event_ToolCallFailed:
 		checks := c.Status == callRequested && c.Verdict == runnerdv1.Verdict_VERDICT_FAILED
-		if !checks && !c.inProgress() && c.Status != callDoubt {
+		limited := c.mayBeRateLimited(p.ToolCallFailed.GetReason())
+		if !checks && !limited && !c.inProgress() && c.Status != callDoubt {
 			return errCallState
 		}
 		st.outcome(c, callFailed, p.ToolCallFailed.GetReason())
@@ -309,6 +310,7 @@ func (st *State) started(c *call, s *runnerdv1.ToolCallStarted, now time.Time) e
 	}
 	c.Status, c.Attempt, c.StartAt, c.Deadline = callStarted, s.GetAttempt(), now, s.GetDeadline().AsTime()
 	c.closeApproval()
+	st.rememberStart(c, now)
 	st.ctl.ToolCalls++
 	return nil
 }

@@ -2,8 +2,8 @@ package runstate
 
 import (
 	"crypto/sha256"
-	"encoding/hex"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
+	"github.com/runnerd/runnerd/pkg/internal/tooldigest"
 )
 
 const (
@@ -143,9 +144,10 @@ type HostTools struct {
 
 // ToolOverride is what the operator says about a tool; it wins over the word of the host.
 type ToolOverride struct {
-	Tier       *uint32       // nil: by the host's annotations
-	Timeout    time.Duration // 0: that of the host
-	Idempotent *bool         // nil: as the host says
+	Tier       *uint32              // nil: by the host's annotations
+	Timeout    time.Duration        // 0: that of the host
+	Idempotent *bool                // nil: as the host says
+	RateLimit  *runnerdv1.RateLimit // nil: none
 
 	PathArguments []string // arguments that hold paths; empty: those that look like it
 	NoPaths       bool     // no argument is a path
@@ -201,7 +203,8 @@ func pinTool(host HostTools, definition *runnerdv1.ToolDefinition) *runnerdv1.To
 		OutputSchemaJson: definition.GetOutputSchemaJson(),
 		Annotations:      definition.GetAnnotations(),
 		Tier:             tier(definition.GetAnnotations(), override),
-		SchemaDigest:     schemaDigest(definition),
+		SchemaDigest:     tooldigest.Of(definition),
+		RateLimit:        override.RateLimit,
 		PathArguments:    override.PathArguments,
 		NoPaths:          override.NoPaths,
 	}
@@ -216,12 +219,19 @@ func pinTool(host HostTools, definition *runnerdv1.ToolDefinition) *runnerdv1.To
 	return tool
 }
 
-// tier is the risk of a tool: the operator's word, else what the host declares; what nobody vouches for counts as
-// dangerous.
+// tier is the risk of a tool: the operator's word, else what the host declares. The host's own word for it can only
+// raise it.
 func tier(annotations *runnerdv1.Annotations, override ToolOverride) uint32 {
-	switch {
-	case override.Tier != nil:
+	if override.Tier != nil {
 		return *override.Tier
+	}
+	declared, _ := securityTier(annotations)
+	return max(annotatedTier(annotations), declared)
+}
+
+// annotatedTier is the tier by what a tool does; what nobody vouches for counts as dangerous.
+func annotatedTier(annotations *runnerdv1.Annotations) uint32 {
+	switch {
 	case annotations.GetReadOnly():
 		return 0
 	case annotations.GetDestructive():
@@ -231,6 +241,19 @@ func tier(annotations *runnerdv1.Annotations, override ToolOverride) uint32 {
 	default:
 		return 3
 	}
+}
+
+// securityTiers are the words of Annotations.security_tier.
+var securityTiers = map[string]uint32{"low": 0, "medium": 2, "high": 3, "critical": 4}
+
+// securityTier is the host's own word for the risk of a tool, 0 if there is none, and whether it is one of the words.
+func securityTier(annotations *runnerdv1.Annotations) (tier uint32, known bool) {
+	word := annotations.GetSecurityTier()
+	if word == "" {
+		return 0, true
+	}
+	tier, known = securityTiers[strings.ToLower(word)]
+	return tier, known
 }
 
 // recovery is what may be done when the outcome of a call is lost. A tool that the operator put above tier 0 is not
@@ -248,18 +271,6 @@ func recovery(tool *runnerdv1.Tool, override ToolOverride, hasGetCall bool) runn
 	default:
 		return runnerdv1.Recovery_RECOVERY_NONE
 	}
-}
-
-// schemaDigest covers all that a host says about a tool: approvals and pins hold for exactly that.
-func schemaDigest(definition *runnerdv1.ToolDefinition) string {
-	sum := sha256.Sum256(deterministic(&runnerdv1.ToolDefinition{
-		Name:             definition.GetName(),
-		Description:      definition.GetDescription(),
-		InputSchemaJson:  definition.GetInputSchemaJson(),
-		OutputSchemaJson: definition.GetOutputSchemaJson(),
-		Annotations:      definition.GetAnnotations(),
-	}))
-	return hex.EncodeToString(sum[:])
 }
 
 // deterministic gives the bytes of a message by which its digest is made.

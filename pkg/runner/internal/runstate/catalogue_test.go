@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 )
@@ -14,6 +15,7 @@ import (
 func definition(name string) *runnerdv1.ToolDefinition {
 	return &runnerdv1.ToolDefinition{
 		Name: name, Description: "does " + name, InputSchemaJson: `{"type":"object"}`, OutputSchemaJson: `{"type":"object"}`,
+		Annotations: &runnerdv1.Annotations{Destructive: new(false)},
 	}
 }
 
@@ -87,28 +89,6 @@ func TestBuildCatalogue(t *testing.T) {
 		})
 		expect(t, c, found, nil, []string{"a/x name_collision error", "b/p_x name_collision error", "b/p_x name_collision error"})
 	})
-	t.Run("T-131 error codes take out the tool, T-132 warnings do not", func(t *testing.T) {
-		t.Parallel()
-		contradictory := definition("contradictory")
-		contradictory.Annotations = &runnerdv1.Annotations{ReadOnly: new(true), Destructive: new(true)}
-		broken := definition("broken")
-		broken.InputSchemaJson = `{"type":"objekt"}`
-		never := definition("never")
-		never.InputSchemaJson = `{"type":["string","array"]}`
-		none := definition("none")
-		none.InputSchemaJson = "false"
-		c, found := BuildCatalogue([]HostTools{{Host: "h", Tools: []*runnerdv1.ToolDefinition{
-			{Name: "bare"},
-			contradictory, broken, never, none, definition("good"),
-			{Name: "anything", Description: "d", InputSchemaJson: " true ", OutputSchemaJson: "{}"},
-		}}})
-		expect(t, c, found, []string{"bare", "good", "anything"}, []string{
-			"h/bare missing_input_schema warning", "h/bare missing_output_schema warning", "h/bare missing_description warning",
-			"h/contradictory contradictory_annotations error", "h/broken invalid_input_schema error",
-			"h/never invalid_input_schema error", "h/none invalid_input_schema error",
-			"h/anything missing_input_schema warning", "h/anything missing_output_schema warning",
-		})
-	})
 	t.Run("too many tools", func(t *testing.T) {
 		t.Parallel()
 		host := func(name string, n int) HostTools {
@@ -168,6 +148,12 @@ func TestTierAndRecovery(t *testing.T) {
 		"operator says idempotent":       {nil, ToolOverride{Idempotent: yes}, false, 3, runnerdv1.Recovery_RECOVERY_REPEAT},
 		"operator says it is not so":     {&runnerdv1.Annotations{Idempotent: yes}, ToolOverride{Idempotent: no}, false, 3, runnerdv1.Recovery_RECOVERY_NONE},
 		"read-only and not destructive":  {&runnerdv1.Annotations{ReadOnly: yes, Destructive: no}, ToolOverride{}, false, 0, runnerdv1.Recovery_RECOVERY_REPEAT},
+		"low does not lower":             {&runnerdv1.Annotations{Destructive: yes, SecurityTier: "low"}, ToolOverride{}, false, 3, runnerdv1.Recovery_RECOVERY_NONE},
+		"medium raises read-only":        {&runnerdv1.Annotations{ReadOnly: yes, SecurityTier: "medium"}, ToolOverride{}, false, 2, runnerdv1.Recovery_RECOVERY_NONE},
+		"high raises":                    {&runnerdv1.Annotations{Destructive: no, SecurityTier: "High"}, ToolOverride{}, false, 3, runnerdv1.Recovery_RECOVERY_NONE},
+		"critical raises":                {&runnerdv1.Annotations{SecurityTier: "critical"}, ToolOverride{}, false, 4, runnerdv1.Recovery_RECOVERY_NONE},
+		"operator lowers critical":       {&runnerdv1.Annotations{SecurityTier: "critical"}, ToolOverride{Tier: tier(2)}, false, 2, runnerdv1.Recovery_RECOVERY_NONE},
+		"stateful says nothing of risk":  {&runnerdv1.Annotations{Destructive: no, Stateful: yes}, ToolOverride{}, false, 2, runnerdv1.Recovery_RECOVERY_NONE},
 		"not read-only, not destructive": {&runnerdv1.Annotations{ReadOnly: no, Destructive: no}, ToolOverride{}, false, 2, runnerdv1.Recovery_RECOVERY_NONE},
 	} {
 		t.Run("T-134 "+name, func(t *testing.T) {
@@ -221,6 +207,12 @@ func TestCatalogueIdentity(t *testing.T) {
 		slower := build(func(h *HostTools) {
 			h.Override = map[string]ToolOverride{"x": {Timeout: time.Hour}}
 		})
+		limited := build(func(h *HostTools) {
+			h.Override = map[string]ToolOverride{"x": {RateLimit: &runnerdv1.RateLimit{MaxCalls: 1, Per: durationpb.New(time.Minute)}}}
+		})
+		if limited.Digest() == c.Digest() || limited.Lookup("x").GetSchemaDigest() != c.Lookup("x").GetSchemaDigest() {
+			t.Error("a rate limit is the operator's, and part of what is pinned")
+		}
 		if slower.Digest() == c.Digest() || slower.Lookup("x").GetSchemaDigest() != c.Lookup("x").GetSchemaDigest() {
 			t.Error("a timeout is the operator's, not part of what the host says")
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"slices"
 	"time"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
@@ -35,8 +36,8 @@ const maxViolations = 100
 //	 2 legs open and close exactly once, and every event lies in one
 //	 3 each call of a decision is requested once, in order, and has exactly one outcome before the next iteration and
 //	   before the run is DONE
-//	 4 no call starts without its verdict's allow or an approval, out of turn, in a run that is being ended, or while a
-//	   person is asked about the budget or said no
+//	 4 no call starts without its verdict's allow or an approval, out of turn, over the rate limit of its tool, in a run
+//	   that is being ended, or while a person is asked about the budget or said no
 //	 5 the history only grows
 //	 6 cost and tokens never decrease, and totals are the sum of what the decisions brought
 //	 7 tool calls are those given at the start and those started, attempts not counted
@@ -84,10 +85,13 @@ type checker struct {
 	toolCalls  uint32
 	maxHistory int
 
-	decide   int // attempt of the Decide in progress; 0: none is
+	pinned   bool // the tools are
+	missing  bool // a required host is, in this leg
+	decide   int  // attempt of the Decide in progress; 0: none is
 	question uint64
 	decision decisionCheck
-	grants   map[uint64]*grantCheck // that hold
+	grants   map[uint64]*grantCheck  // that hold
+	starts   map[ownName][]time.Time // that the rate limits of tools still look at
 }
 
 func (c *checker) violate(invariant int, format string, args ...any) {
@@ -158,7 +162,7 @@ func (c *checker) resumed(r *runnerdv1.RunResumed) {
 	case ResumeByInput:
 		c.hold(revoke || cause == runnerdv1.ResumeCause_RESUME_CAUSE_INPUT, 10, "a run ended by %s is resumed by %s", c.stop, cause)
 	}
-	c.stop = 0
+	c.stop, c.missing = 0, false
 	c.leg++
 	c.askedAgain()
 }
@@ -167,6 +171,7 @@ func (c *checker) iterationStarted(p *runnerdv1.IterationStarted) {
 	c.hold(c.stop == 0, 10, "an event follows the closing event of leg %d", c.leg)
 	c.hold(c.decide == 0, 3, "iteration %d has no decision", c.iteration)
 	c.hold(!c.cancelled, 4, "an iteration starts in a run that was cancelled")
+	c.hold(c.pinned, 0, "an iteration starts and no tools are pinned")
 	c.mayGoOn("an iteration starts")
 	c.closeDecision()
 	c.iteration++
@@ -198,6 +203,13 @@ func (c *checker) payload(ev *runnerdv1.Event) {
 		c.closed(f.GetStopReason(), f.GetOutcome(), f.GetCategory(), f.GetUsage())
 	case *runnerdv1.Event_RunPaused:
 		c.paused(p.RunPaused)
+	case *runnerdv1.Event_ToolHostUnavailable:
+		c.hold(!c.pinned, 0, "a host is missed after the tools were pinned")
+		c.missing = c.missing || slices.Contains(c.spec.GetRequiredHosts(), p.ToolHostUnavailable.GetHost())
+	case *runnerdv1.Event_ToolsPinned:
+		c.hold(!c.pinned, 0, "tools are pinned twice")
+		c.hold(!c.missing, 0, "tools are pinned without those of a required host")
+		c.pinned = true
 	case *runnerdv1.Event_DecisionMade:
 		c.decisionMade(p.DecisionMade)
 	case *runnerdv1.Event_DecisionInvalid:

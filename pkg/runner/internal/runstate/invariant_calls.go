@@ -118,9 +118,7 @@ func (c *checker) callEvent(ev *runnerdv1.Event) {
 	case *runnerdv1.Event_ToolCallFailed:
 		f := p.ToolCallFailed
 		if call.attempt == 0 {
-			c.hold(call.requested.GetVerdict() == runnerdv1.Verdict_VERDICT_FAILED, 3, "call %s fails and was never started", id)
-			c.hold(f.GetAttempt() == 0, 0, "attempt %d of a call that was never started", f.GetAttempt())
-			call.done = true
+			c.neverStarted(call, f)
 			return
 		}
 		call.unknown = f.GetReason() == runnerdv1.CallReason_CALL_REASON_UNKNOWN_OUTCOME
@@ -281,6 +279,7 @@ func (c *checker) callStarted(at int, call *callCheck, s *runnerdv1.ToolCallStar
 	c.hold(!c.cancelled, 4, "call %s starts in a run that was cancelled", r.GetCallId())
 	c.mayGoOn("call " + r.GetCallId() + " starts")
 	c.turn(at)
+	c.rateStarted(r)
 	call.attempt, call.progress, call.approval, call.approved = 1, true, approvalCheck{}, nil
 	c.toolCalls++
 }

@@ -27,14 +27,11 @@ func (f *findings) add(host, tool, code string, severity runnerdv1.FindingSeveri
 // lint says whether a tool is offered. The first error takes it out; what is wrong beside it would only be noise.
 func (f *findings) lint(host HostTools, tool *runnerdv1.ToolDefinition, offered map[string][]string) bool {
 	shown := printable(tool.GetName())
+	override := host.Override[tool.GetName()]
 	refuse := func(code, format string, args ...any) bool {
 		f.add(host.Host, shown, code, runnerdv1.FindingSeverity_FINDING_SEVERITY_ERROR, format, args...)
 		return false
 	}
-	warn := func(code, format string, args ...any) {
-		f.add(host.Host, shown, code, runnerdv1.FindingSeverity_FINDING_SEVERITY_WARNING, format, args...)
-	}
-
 	name := host.Prefix + tool.GetName()
 	if !legalToolName(host.Prefix, tool.GetName()) {
 		return refuse("invalid_name", "the name must have 1 to %d bytes (with the prefix of its host), all of them "+
@@ -44,8 +41,11 @@ func (f *findings) lint(host HostTools, tool *runnerdv1.ToolDefinition, offered 
 		return refuse("name_collision", "%d tools of this agent have the name %q (hosts: %s) and none of them is offered; "+
 			"give one of the hosts a prefix", len(owners), name, strings.Join(owners, ", "))
 	}
-	if tool.GetAnnotations().GetReadOnly() && tool.GetAnnotations().GetDestructive() {
-		return refuse("contradictory_annotations", "the tool is declared both read-only and destructive")
+	if strings.TrimSpace(tool.GetDescription()) == "" {
+		return refuse("missing_description", "no description: the model would know the tool by its name only")
+	}
+	if code, message := contradiction(tool, override); code != "" {
+		return refuse(code, "%s", message)
 	}
 	schema, err := compileSchema(tool.GetInputSchemaJson())
 	if err != nil {
@@ -54,17 +54,80 @@ func (f *findings) lint(host HostTools, tool *runnerdv1.ToolDefinition, offered 
 	if schema.acceptsNoObject() {
 		return refuse("invalid_input_schema", "the schema accepts no JSON object, so the tool can never be called")
 	}
+	f.warn(host.Host, shown, tool, override)
+	return true
+}
 
+// vouches is what silences a remark: the operator has looked at the tool and says what it is.
+const vouches = "if that is right, set its tier in the configuration of the host"
+
+// contradiction returns the code and the text of the first thing a host says of a tool that cannot be true together
+// with another; empty: there is none.
+func contradiction(tool *runnerdv1.ToolDefinition, override ToolOverride) (code, message string) {
+	annotations := tool.GetAnnotations()
+	if _, known := securityTier(annotations); !known {
+		return "invalid_security_tier", fmt.Sprintf("security_tier is %q; it must be low, medium, high or critical",
+			cutText(annotations.GetSecurityTier(), 64))
+	}
+	if !annotations.GetReadOnly() {
+		return "", ""
+	}
+	if annotations.GetDestructive() {
+		return "contradictory_annotations", "the tool is declared both read-only and destructive"
+	}
+	if override.Tier != nil {
+		return "", ""
+	}
+	switch kindOfName(tool.GetName()) {
+	case namesDestruction:
+		return "destructive_read_only", "the tool is declared read-only, and its name says that it destroys; " + vouches
+	case namesWrite:
+		return "mislabelled_write", "the tool is declared read-only, and its name says that it writes; " + vouches
+	case namesShell:
+		return "mislabelled_shell", "the tool is declared read-only, and its name says that it runs commands; " + vouches
+	}
+	return "", ""
+}
+
+// warn remarks on a tool that is offered all the same.
+func (f *findings) warn(host, shown string, tool *runnerdv1.ToolDefinition, override ToolOverride) {
+	warn := func(code, format string, args ...any) {
+		f.add(host, shown, code, runnerdv1.FindingSeverity_FINDING_SEVERITY_WARNING, format, args...)
+	}
 	if saysNothing(tool.GetInputSchemaJson()) {
 		warn("missing_input_schema", "no input schema: every JSON object is passed on to the tool")
 	}
 	if saysNothing(tool.GetOutputSchemaJson()) {
 		warn("missing_output_schema", "no output schema: nothing is promised about structured results")
 	}
-	if strings.TrimSpace(tool.GetDescription()) == "" {
-		warn("missing_description", "no description: the model knows the tool by its name only")
+	if override.Tier != nil {
+		return // what follows is about the tier
 	}
-	return true
+	annotations := tool.GetAnnotations()
+	if !annotations.GetReadOnly() && (annotations == nil || annotations.Destructive == nil) {
+		warn("missing_destructive", "the host says neither that it is read-only nor whether it is destructive, so it counts as destructive")
+	}
+	if word := speaksOfWriting(tool.GetDescription()); word != "" && annotations.GetReadOnly() {
+		warn("read_only_with_write_keywords", "the tool is declared read-only, and its description says %q; %s", word, vouches)
+	}
+	if annotations.GetSecurityTier() != "" {
+		f.warnTier(annotations, warn)
+	}
+	if annotations.GetStateful() && override.RateLimit == nil {
+		warn("stateful_without_governance", "the tool remembers between calls, and neither its tier nor a rate limit is configured")
+	}
+}
+
+// warnTier remarks on a word for the risk of a tool that does not go with what else its host says. That what may
+// destroy is critical goes with it.
+func (f *findings) warnTier(annotations *runnerdv1.Annotations, warn func(code, format string, args ...any)) {
+	word, _ := securityTier(annotations)
+	by := annotatedTier(annotations)
+	if word == by || word > by && by == 3 {
+		return
+	}
+	warn("security_tier_mismatch", "security_tier %s is tier %d, and by its other annotations the tool has tier %d; the higher holds",
+		annotations.GetSecurityTier(), word, by)
 }
 
 func (f *findings) tooMany(host string, count int) {

@@ -211,6 +211,9 @@ func (t *advance) start() bool {
 		ready := c.Status == callApproved || c.Status == callRequested
 		together := c.Tier == 0 && parallel > 0 && uint32(parallel) < t.st.env.Spec.GetMaxParallelTools()
 		if ready && (!open || together) {
+			if t.rateLimited(c) {
+				continue
+			}
 			t.startCall(c)
 		}
 		if c.Tier == 0 && c.inProgress() && (!open || parallel > 0) {

@@ -79,6 +79,9 @@ func newRandomRun(t *rapid.T) *randomRun {
 	spec.InDoubt = runnerdv1.InDoubtPolicy(pick("in_doubt", runnerdv1.InDoubtPolicy_name))
 	spec.OnDenial = runnerdv1.OnRefusal(pick("on_denial", runnerdv1.OnRefusal_name))
 	spec.OnQuestion = runnerdv1.OnQuestion(pick("on_question", runnerdv1.OnQuestion_name))
+	if rapid.Bool().Draw(t, "required") {
+		spec.RequiredHosts = []string{"shop"}
+	}
 	spec.MaxParallelTools = rapid.Uint32Range(1, 3).Draw(t, "parallel")
 	spec.Policy = askFor(rapid.SampledFrom([][]string{{"charge"}, nil, {"read", "notify"}, {"*"}}).Draw(t, "approval_for")...)
 	return &randomRun{
@@ -284,7 +287,10 @@ func (r *randomRun) outcome(e Effect) Fact {
 			CallLost{CallID: e.CallID, Attempt: e.Attempt, Cause: runnerdv1.LostCause_LOST_CAUSE_NOT_SEEN, Message: "never seen"},
 			LookupFailed{CallID: e.CallID, Attempt: e.Attempt, Message: "it does not know"})
 	default:
-		return Pinned{Catalogue: newCatalogue()}
+		pinned := Pinned{Catalogue: newCatalogue()}
+		missed := pinned
+		missed.Unavailable = []*runnerdv1.ToolHostUnavailable{{Host: "shop", Message: "refused"}}
+		return one(pinned, pinned, missed)
 	}
 }
 

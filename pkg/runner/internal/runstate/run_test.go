@@ -64,7 +64,7 @@ func newSpec() *runnerdv1.RunSpec {
 	}
 }
 
-// newCatalogue has a tool of each kind: read and list are read-only, write and notify idempotent, charge can't be
+// newCatalogue has a tool of each kind: read and list are read-only, list can be called twice in 30 s, write and notify idempotent, charge can't be
 // repeated, and the host of order knows what became of it.
 var newCatalogue = sync.OnceValue(func() *Catalogue {
 	tool := func(name string, a *runnerdv1.Annotations) *runnerdv1.ToolDefinition {
@@ -75,7 +75,9 @@ var newCatalogue = sync.OnceValue(func() *Catalogue {
 	}
 	yes, no := new(true), new(false)
 	c, _ := BuildCatalogue([]HostTools{
-		{Host: "files", Timeout: 10 * time.Second, Tools: []*runnerdv1.ToolDefinition{
+		{Host: "files", Timeout: 10 * time.Second, Override: map[string]ToolOverride{
+			"list": {RateLimit: &runnerdv1.RateLimit{MaxCalls: 2, Per: durationpb.New(30 * time.Second)}},
+		}, Tools: []*runnerdv1.ToolDefinition{
 			tool("read", &runnerdv1.Annotations{ReadOnly: yes}), tool("list", &runnerdv1.Annotations{ReadOnly: yes}),
 			tool("write", &runnerdv1.Annotations{Destructive: no, Idempotent: yes}),
 		}},

@@ -88,6 +88,7 @@ type control struct {
 	Confirm  confirmation `json:",omitzero"`
 	Decide   decideState
 	Grants   []*grant      `json:",omitempty"` // that hold, oldest first
+	Starts   []*toolStarts `json:",omitempty"` // of tools with a rate limit
 	Calls    []*call       `json:",omitempty"` // of the decision being worked on, in order
 	Question uint64        `json:",omitempty"` // open input_requested
 	Unread   uint32        `json:",omitempty"` // inputs that no Decide was shown

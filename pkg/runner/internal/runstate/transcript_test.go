@@ -25,7 +25,8 @@ import (
 //	      [policy=MODE] [on_block=FAIL] [auto] [auto_iterations=N] [auto_calls=N] [auto_cents=N] [auto_duration=D]
 //	      [auto_allowed=GLOB] [auto_denied=GLOB]
 //	      [max_refusals=N] [max_context_tokens=N] [confirm_at_90] [context_warning=PERCENT]
-//	pin
+//	      [required=HOST]
+//	pin [missing=HOST]
 //	decide [attempt=N] [cost=CENTS] [tokens=N] [truncated] [changed=CALL]   input: "answer TEXT", "ask TEXT", or calls: "TOOL ARGUMENTS";
 //	                                          cost=none: no usage
 //	broken [attempt=N]                        the Decide ended without a decision
@@ -141,7 +142,12 @@ func factOf(t *testing.T, w *world, d *datadriven.TestData) Fact {
 	t.Helper()
 	switch d.Cmd {
 	case "pin":
-		return Pinned{Catalogue: newCatalogue()}
+		f := Pinned{Catalogue: newCatalogue()}
+		host := ""
+		if d.MaybeScanArgs(t, "missing", &host) {
+			f.Unavailable = []*runnerdv1.ToolHostUnavailable{{Host: host, Message: "connection refused"}}
+		}
+		return f
 	case "decide":
 		f := Decided{Iteration: w.st.Iteration(), Attempt: attemptOf(t, d), Decision: decisionFrom(t, d)}
 		changed := 0
@@ -270,6 +276,9 @@ func specOf(t *testing.T, d *datadriven.TestData) *runnerdv1.RunSpec {
 		if arg, ok := d.Arg("auto_denied"); ok {
 			spec.AutoMode.DeniedTools = arg.Vals
 		}
+	}
+	if arg, ok := d.Arg("required"); ok {
+		spec.RequiredHosts = arg.Vals
 	}
 	spec.ConfirmAt_90 = d.HasArg("confirm_at_90")
 	percent := 0
