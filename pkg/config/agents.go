@@ -1,7 +1,10 @@
 package config
 
 import (
+	"time"
+
 	configv1 "github.com/runnerd/runnerd/gen/runnerd/config/v1"
+	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 	"github.com/runnerd/runnerd/pkg/runner"
 )
 
@@ -20,6 +23,9 @@ func Agents(cfg *configv1.Config) map[string]*runner.Agent {
 		}
 		for _, host := range agent.GetToolHosts() {
 			a.Hosts = append(a.Hosts, hostConfig(host, cfg.GetToolHosts()[host]))
+			if cfg.GetToolHosts()[host].GetRequired() {
+				a.Spec.RequiredHosts = append(a.Spec.RequiredHosts, host)
+			}
 		}
 		agents[name] = a
 	}
@@ -33,11 +39,24 @@ func hostConfig(name string, host *configv1.ToolHost) runner.HostConfig {
 		Timeout: host.GetToolTimeout().AsDuration(),
 		Tools:   make(map[string]runner.ToolOverride, len(host.GetTools())),
 	}
+	if host.GetRecheck() != nil {
+		h.Recheck = new(host.GetRecheck().AsDuration())
+	}
 	for tool, o := range host.GetTools() {
 		h.Tools[tool] = runner.ToolOverride{
-			Tier: o.Tier, Timeout: o.GetTimeout().AsDuration(), Idempotent: o.Idempotent,
+			Tier: o.Tier, Timeout: o.GetTimeout().AsDuration(), Idempotent: o.Idempotent, RateLimit: rateLimit(o.GetRateLimit()),
 			PathArguments: o.GetPathArguments(), NoPaths: o.GetNoPaths(),
 		}
 	}
 	return h
+}
+
+// DefaultRatePer is the length of the stretch of a rate limit that names none.
+const DefaultRatePer = time.Minute
+
+func rateLimit(limit *configv1.RateLimit) *runnerdv1.RateLimit {
+	if limit == nil {
+		return nil
+	}
+	return &runnerdv1.RateLimit{MaxCalls: limit.GetCalls(), Per: orDuration(limit.GetPer(), DefaultRatePer)}
 }

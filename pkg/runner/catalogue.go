@@ -12,10 +12,13 @@ import (
 )
 
 const (
-	// freshFor is how long runs that start share what the hosts of their agent listed.
+	// freshFor is how long runs that start share what the hosts of their agent listed at most: no longer than calls
+	// may rely on it.
 	freshFor = 60 * time.Second
-	// listTimeout is how long a host may take to list its tools.
+	// listTimeout is how long a host may take to list its tools, also if it is asked several times.
 	listTimeout = 20 * time.Second
+	// maxListAttempts is how often a host is asked without whose tools a run must not begin, and that is not there.
+	maxListAttempts = 3
 )
 
 // catalogues keeps what the hosts of each agent listed last. Runs that need it at the same time share one look.
@@ -28,7 +31,7 @@ type catalogues struct {
 type look struct {
 	done   chan struct{}
 	pinned runstate.Pinned
-	at     time.Time
+	until  time.Time // runs that start before may have it
 }
 
 func newCatalogues() *catalogues { return &catalogues{latest: make(map[string]*look)} }
@@ -50,14 +53,38 @@ func (c *catalogues) fresh(agent *Agent, now time.Time) (runstate.Pinned, bool) 
 }
 
 func (l *look) fresh(now time.Time) bool {
-	return len(l.pinned.Unavailable) == 0 && now.Sub(l.at) < freshFor
+	return len(l.pinned.Unavailable) == 0 && now.Before(l.until)
+}
+
+// freshFor is how long runs of an agent that start share what its hosts listed.
+func (a *Agent) freshFor() time.Duration {
+	span := freshFor
+	for _, host := range a.Hosts {
+		span = min(span, host.recheck())
+	}
+	return span
+}
+
+// forgetLists drops what runs that start would share of the tools of a host.
+func (r *Runner) forgetLists(host string) {
+	r.lists.mu.Lock()
+	defer r.lists.mu.Unlock()
+	for name, l := range r.lists.latest {
+		select {
+		case <-l.done:
+			if slices.Contains(hostNames(r.cfg.Agents[name]), host) {
+				delete(r.lists.latest, name)
+			}
+		default: // its hosts are being asked
+		}
+	}
 }
 
 // pin returns the tools for a run that is about to begin.
 func (r *Runner) pin(ctx context.Context, spec *runnerdv1.RunSpec) runstate.Pinned {
 	agent := r.cfg.Agents[spec.GetAgent()]
 	if agent == nil || !slices.Equal(hostNames(agent), spec.GetToolHosts()) {
-		return r.ask(ctx, r.hostsOf(agent, spec)) // the configuration has changed since the run was started
+		return r.ask(ctx, r.hostsOf(agent, spec), spec.GetRequiredHosts()) // the configuration has changed since the run was started
 	}
 	c := r.lists
 	c.mu.Lock()
@@ -79,7 +106,8 @@ func (r *Runner) pin(ctx context.Context, spec *runnerdv1.RunSpec) runstate.Pinn
 	c.mu.Unlock()
 	if mine {
 		// Not with ctx: others wait for it too.
-		l.pinned, l.at = r.ask(r.ctx, r.hostsOf(agent, spec)), r.now() //nolint:contextcheck // see above
+		l.until = r.now().Add(agent.freshFor())
+		l.pinned = r.ask(r.ctx, r.hostsOf(agent, spec), spec.GetRequiredHosts()) //nolint:contextcheck // see above
 		close(l.done)
 	}
 	select {
@@ -135,8 +163,9 @@ func (r *Runner) hostsOf(agent *Agent, spec *runnerdv1.RunSpec) []askedHost {
 	return hosts
 }
 
-// ask asks hosts for their tools, all at the same time, and merges what they say in their order.
-func (r *Runner) ask(ctx context.Context, hosts []askedHost) runstate.Pinned {
+// ask asks hosts for their tools, all at the same time, and merges what they say in their order. Those that are required
+// are asked again if they are not there.
+func (r *Runner) ask(ctx context.Context, hosts []askedHost, required []string) runstate.Pinned {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	listed := make([]*runnerdv1.ToolHostServiceListToolsResponse, len(hosts))
@@ -148,8 +177,12 @@ func (r *Runner) ask(ctx context.Context, hosts []askedHost) runstate.Pinned {
 			continue
 		}
 		wg.Go(func() {
+			attempts := 1
+			if slices.Contains(required, host.Name) {
+				attempts = maxListAttempts
+			}
 			var err error
-			if listed[i], err = r.cfg.Tools.ListTools(ctx, host.Name); err != nil {
+			if listed[i], err = r.list(ctx, host.Name, attempts); err != nil {
 				problems[i] = messageOf(err)
 			}
 		})
@@ -170,6 +203,21 @@ func (r *Runner) ask(ctx context.Context, hosts []askedHost) runstate.Pinned {
 	return r.merge(tools, out)
 }
 
+// list asks one host for its tools, and again, after a while, if it is not there.
+func (r *Runner) list(ctx context.Context, host string, attempts int) (*runnerdv1.ToolHostServiceListToolsResponse, error) {
+	for wait := firstLook; ; wait *= 2 {
+		asked := r.now()
+		resp, err := r.cfg.Tools.ListTools(ctx, host)
+		if err == nil {
+			r.heard(host, resp, asked)
+			return resp, nil
+		}
+		if attempts--; attempts <= 0 || !notThere(err) || pause(ctx, wait) != nil {
+			return nil, err
+		}
+	}
+}
+
 // merge makes the catalogue and keeps it for the runs that will be folded with it.
 func (r *Runner) merge(tools []runstate.HostTools, out runstate.Pinned) runstate.Pinned {
 	out.Catalogue, out.Findings = runstate.BuildCatalogue(tools)
@@ -185,15 +233,18 @@ func (r *Runner) ListTools(ctx context.Context, agent string) (*runstate.Catalog
 	if a == nil {
 		return nil, nil, agentNotFound(agent)
 	}
-	pinned := r.ask(ctx, r.hostsOf(a, &runnerdv1.RunSpec{ToolHosts: hostNames(a)}))
+	pinned := r.ask(ctx, r.hostsOf(a, &runnerdv1.RunSpec{ToolHosts: hostNames(a)}), nil)
 	if err := ctx.Err(); err != nil {
 		return nil, nil, err
 	}
 	findings := slices.Clone(pinned.Findings)
 	for _, u := range pinned.Unavailable {
+		severity := runnerdv1.FindingSeverity_FINDING_SEVERITY_WARNING
+		if slices.Contains(a.Spec.GetRequiredHosts(), u.GetHost()) {
+			severity = runnerdv1.FindingSeverity_FINDING_SEVERITY_ERROR // no run begins without it
+		}
 		findings = append(findings, &runnerdv1.Finding{
-			Host: u.GetHost(), Code: "host_unavailable", Severity: runnerdv1.FindingSeverity_FINDING_SEVERITY_WARNING,
-			Message: u.GetMessage(),
+			Host: u.GetHost(), Code: "host_unavailable", Severity: severity, Message: u.GetMessage(),
 		})
 	}
 	return pinned.Catalogue, findings, nil

@@ -59,7 +59,7 @@ func (e *engine) decide(f runstate.Decide) work {
 				return broken, nil
 			}
 			out := runstate.Decided{Iteration: f.Iteration, Attempt: f.Attempt, Decision: decision, Duration: r.now().Sub(begin)}
-			out.Found = r.findOut(spec, catalogue, decision.GetToolCalls().GetCalls())
+			out.Found = r.findOut(wanted, spec, catalogue, decision.GetToolCalls().GetCalls())
 			err = e.untilSpace(wanted, func() error {
 				out.Refs, err = r.parts(e.run).namedByContents().decision(wanted, f.Iteration, f.Attempt, decision)
 				return err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -120,6 +121,7 @@ func (e *engine) callTool(f runstate.CallTool) work {
 	req := &runnerdv1.CallToolRequest{
 		RunId: e.run, CallId: f.CallID, Attempt: f.Attempt, IdempotencyKey: f.IdempotencyKey, Name: f.Tool,
 		ArgumentsJson: f.Arguments.Text, Deadline: timestamp(f.Deadline), Agent: run.GetAgent(), Identity: run.GetIdentity(),
+		SchemaDigest: f.SchemaDigest,
 	}
 	at := flight{name: f.CallID, iteration: e.st.Iteration(), attempt: f.Attempt}
 	return work{
@@ -149,6 +151,9 @@ func (e *engine) callTool(f runstate.CallTool) work {
 		},
 		failed: func(ctx context.Context, err error) runstate.Fact {
 			if result, ok := outcomeOf(err); ok {
+				if result.Reason == runnerdv1.CallReason_CALL_REASON_TOOL_CHANGED {
+					r.listings.doubt(f.Host)
+				}
 				return runstate.CallFinished{CallID: f.CallID, Attempt: f.Attempt, Result: result}
 			}
 			lost := runstate.CallLost{CallID: f.CallID, Attempt: f.Attempt, Message: messageOf(err)}
@@ -309,12 +314,27 @@ func outcomeOf(err error) (runstate.Result, bool) {
 		result.Reason = runnerdv1.CallReason_CALL_REASON_RESULT_UNDECODABLE
 	case tooLarge(err):
 		result.Reason = runnerdv1.CallReason_CALL_REASON_RESULT_TOO_LARGE
+	case isStatus && saysChanged(st):
+		result.Reason, result.Code = runnerdv1.CallReason_CALL_REASON_TOOL_CHANGED, codeName(st.Code())
 	case isStatus && refusing[st.Code()]:
 		result.Reason, result.Code = runnerdv1.CallReason_CALL_REASON_HOST_REFUSED, codeName(st.Code())
 	default:
 		return runstate.Result{}, false
 	}
 	return result, true
+}
+
+// saysChanged reports whether a host refused a call because its tool is not what the run has pinned.
+func saysChanged(st *status.Status) bool {
+	if st.Code() != codes.FailedPrecondition {
+		return false
+	}
+	for _, detail := range st.Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok {
+			return info.GetDomain() == ErrorDomain && info.GetReason() == ReasonName(runnerdv1.ErrorReason_ERROR_REASON_TOOL_CHANGED)
+		}
+	}
+	return false
 }
 
 // codeName is a status code as it stands in events, for example INVALID_ARGUMENT.

@@ -268,7 +268,7 @@ func TestHostsThatAreNotThere(t *testing.T) {
 			if down && host == "feet" {
 				return nil, status.Error(codes.Unavailable, "no feet")
 			}
-			return &runnerdv1.ToolHostServiceListToolsResponse{Tools: []*runnerdv1.ToolDefinition{{Name: host + "_do"}}}, nil
+			return &runnerdv1.ToolHostServiceListToolsResponse{Tools: []*runnerdv1.ToolDefinition{{Name: host + "_do", Description: "does"}}}, nil
 		}}
 		d := boot(t, memory(nil), w, func(c *Config) {
 			c.Agents["agent"].Hosts = append(c.Agents["agent"].Hosts, HostConfig{Name: "feet"})

@@ -13,8 +13,8 @@ import (
 )
 
 // findOut finds out about calls what only I/O can tell, call by call; nil: there is nothing against any.
-func (r *Runner) findOut(spec *runnerdv1.RunSpec, catalogue *runstate.Catalogue, calls []*runnerdv1.ToolCall) []runstate.Found {
-	return resolvePaths(spec, catalogue, calls)
+func (r *Runner) findOut(ctx context.Context, spec *runnerdv1.RunSpec, catalogue *runstate.Catalogue, calls []*runnerdv1.ToolCall) []runstate.Found {
+	return r.findChanged(ctx, spec.GetAgent(), catalogue, calls, resolvePaths(spec, catalogue, calls))
 }
 
 // findOutEdit does so about the arguments that an approver wants to run.
@@ -28,7 +28,7 @@ func (r *Runner) findOutEdit(ctx context.Context, run string, vote *runstate.Vot
 	if err != nil || call == nil {
 		return err // nothing is asked that could be edited: the verdict is refused
 	}
-	if found := r.findOut(spec, catalogue, []*runnerdv1.ToolCall{call}); found != nil {
+	if found := r.findOut(ctx, spec, catalogue, []*runnerdv1.ToolCall{call}); found != nil {
 		vote.Found.Paths = found[0].Paths
 	}
 	return nil

@@ -65,6 +65,9 @@ type HostConfig struct {
 	Prefix  string                  // put before the names of its tools
 	Timeout time.Duration           // of one attempt of a call; 0: that of the agent
 	Tools   map[string]ToolOverride // by the tool's own name
+	// Recheck is how old the last listing of the host may be when calls of its tools are let run; an older one is
+	// renewed before. nil: 10 s. 0 renews it for every decision.
+	Recheck *time.Duration
 }
 
 const (
@@ -122,6 +125,8 @@ type Runner struct {
 	timers *timers
 	tokens *tokens
 	lists  *catalogues
+	// listings are what hosts listed last, by which a tool is known to have changed.
+	listings *listings
 
 	ctx     context.Context // of all engines and effects; ends when a drain is over
 	abandon context.CancelCauseFunc
@@ -164,7 +169,7 @@ func New(cfg Config) (*Runner, error) {
 	r.hub = newHub(cfg.Log)
 	r.timers = newTimers()
 	r.tokens = newTokens()
-	r.lists = newCatalogues()
+	r.lists, r.listings = newCatalogues(), newListings()
 	r.ctx, r.abandon = context.WithCancelCause(context.Background())
 	return r, nil
 }

@@ -78,6 +78,11 @@ func (s *runService) voteOf(ctx context.Context, req *runnerdv1.SubmitApprovalRe
 	if asked.GetApprovalDigest() != req.GetApprovalDigest() {
 		kind = runnerdv1.ApprovalKind_APPROVAL_KIND_UNSPECIFIED
 	}
+	if req.GetVerdict() == runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_APPROVE && kind != runnerdv1.ApprovalKind_APPROVAL_KIND_UNSPECIFIED {
+		if vote.Found.Changed, err = s.runner.changedSince(ctx, asked); err != nil {
+			return vote, err
+		}
+	}
 	if req.EditedArgumentsJson != nil {
 		vote.Edited = &runstate.Edit{Text: req.GetEditedArgumentsJson()}
 		if kind == runnerdv1.ApprovalKind_APPROVAL_KIND_TOOL_CALL {

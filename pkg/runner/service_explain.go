@@ -38,7 +38,7 @@ func (r *Runner) ExplainStart(ctx context.Context, start *runnerdv1.StartRunRequ
 	if err != nil {
 		return nil, err
 	}
-	return r.explainNew(spec, catalogue, call), nil
+	return r.explainNew(ctx, spec, catalogue, call), nil
 }
 
 // ExplainRun tells what would become of a call of a run as it is, with the tools pinned for it and the grants that
@@ -50,23 +50,23 @@ func (r *Runner) ExplainRun(ctx context.Context, run string, call *runnerdv1.Too
 		return nil, err
 	}
 	if catalogue == nil { // it waits for a slot
-		return r.explainNew(spec, r.pin(ctx, spec).Catalogue, call), ctx.Err()
+		return r.explainNew(ctx, spec, r.pin(ctx, spec).Catalogue, call), ctx.Err()
 	}
-	found := r.foundOf(spec, catalogue, call)
+	found := r.foundOf(ctx, spec, catalogue, call)
 	var explained *runnerdv1.ExplainPolicyResponse
 	err := r.Inspect(ctx, run, func(st *runstate.State) { explained = st.Explain(call, found) })
 	return explained, err
 }
 
 // explainNew tells what would become of a call of a run that has no past.
-func (r *Runner) explainNew(spec *runnerdv1.RunSpec, catalogue *runstate.Catalogue, call *runnerdv1.ToolCall) *runnerdv1.ExplainPolicyResponse {
+func (r *Runner) explainNew(ctx context.Context, spec *runnerdv1.RunSpec, catalogue *runstate.Catalogue, call *runnerdv1.ToolCall) *runnerdv1.ExplainPolicyResponse {
 	st := runstate.New(runstate.Env{Key: r.cfg.Key, Spec: spec, Catalogue: catalogue}, "")
-	return st.Explain(call, r.foundOf(spec, catalogue, call))
+	return st.Explain(call, r.foundOf(ctx, spec, catalogue, call))
 }
 
 // foundOf finds out about one call.
-func (r *Runner) foundOf(spec *runnerdv1.RunSpec, catalogue *runstate.Catalogue, call *runnerdv1.ToolCall) runstate.Found {
-	if found := r.findOut(spec, catalogue, []*runnerdv1.ToolCall{call}); found != nil {
+func (r *Runner) foundOf(ctx context.Context, spec *runnerdv1.RunSpec, catalogue *runstate.Catalogue, call *runnerdv1.ToolCall) runstate.Found {
+	if found := r.findOut(ctx, spec, catalogue, []*runnerdv1.ToolCall{call}); found != nil {
 		return found[0]
 	}
 	return runstate.Found{}

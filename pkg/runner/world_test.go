@@ -59,10 +59,10 @@ func (w *world) ListTools(ctx context.Context, host string) (*runnerdv1.ToolHost
 	}
 	yes := true
 	return &runnerdv1.ToolHostServiceListToolsResponse{HasGetCall: w.get != nil, Tools: []*runnerdv1.ToolDefinition{
-		{Name: "read", Annotations: &runnerdv1.Annotations{ReadOnly: &yes}},
-		{Name: "note", Annotations: &runnerdv1.Annotations{Idempotent: &yes}},
-		{Name: "charge"},
-		{Name: "ask"},
+		{Name: "read", Description: "does read", Annotations: &runnerdv1.Annotations{ReadOnly: &yes}},
+		{Name: "note", Description: "does note", Annotations: &runnerdv1.Annotations{Idempotent: &yes}},
+		{Name: "charge", Description: "does charge"},
+		{Name: "ask", Description: "does ask"},
 	}}, nil
 }
 

@@ -125,7 +125,7 @@ func (t *advance) callEffect(c *call) Effect {
 		return nil
 	default:
 		return CallTool{
-			CallID: c.ID, Host: c.Host, Tool: c.Tool, Attempt: c.Attempt, IdempotencyKey: key,
+			CallID: c.ID, Host: c.Host, Tool: c.Tool, Attempt: c.Attempt, IdempotencyKey: key, SchemaDigest: c.SchemaDigest,
 			Arguments: c.arguments, Deadline: t.world(c.Deadline),
 		}
 	}

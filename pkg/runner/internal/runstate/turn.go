@@ -57,6 +57,7 @@ type CallTool struct {
 	CallID, Host, Tool string
 	Attempt            uint32
 	IdempotencyKey     string
+	SchemaDigest       string // of the tool as it is pinned
 	Arguments          Part
 	Deadline           time.Time // then: CallLost with cause TIMEOUT
 }
