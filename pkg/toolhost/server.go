@@ -11,12 +11,14 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 	"github.com/runnerd/runnerd/pkg/internal/rpcserver"
+	"github.com/runnerd/runnerd/pkg/internal/tooldigest"
 )
 
 // Declared is what a tool host says about a tool, or that it says nothing.
@@ -44,7 +46,7 @@ func (d Declared) proto() *bool {
 type Definition struct {
 	// Name is how the tool is called, 1 to 128 bytes without blanks or control characters.
 	Name string
-	// Description tells the model what the tool does and when to use it.
+	// Description tells the model what the tool does and when to use it. runnerd offers no tool without one.
 	Description string
 	// InputSchema is the JSON Schema of the arguments. Empty: any object.
 	InputSchema string
@@ -57,7 +59,23 @@ type Definition struct {
 	// Idempotent: calls with one idempotency key have the effect of one. It may be called again when an outcome is
 	// lost. A Ledger keeps this promise for a tool that cannot by itself.
 	Idempotent Declared
+	// Stateful: the tool remembers between calls, as a shell or a browser does.
+	Stateful Declared
+	// SecurityTier is the risk of the tool in the host's own word. Empty: by what is declared above. It can raise what
+	// runnerd takes for the risk, never lower it.
+	SecurityTier SecurityTier
 }
+
+// SecurityTier is a word for the risk of a tool.
+type SecurityTier string
+
+// The words for risk, and the tiers they raise a tool to: 0, 2, 3 and 4.
+const (
+	Low      SecurityTier = "low"
+	Medium   SecurityTier = "medium"
+	High     SecurityTier = "high"
+	Critical SecurityTier = "critical"
+)
 
 // Result is the outcome of a call: text for the model, structured JSON, blobs.
 type Result = runnerdv1.ToolResult
@@ -118,10 +136,17 @@ func Refuse(code codes.Code, format string, args ...any) error {
 	return &refusal{status.Newf(code, format, args...)}
 }
 
-// Server serves tools. Tools are added before it serves.
+// served is a tool as a Server executes it.
+type served struct {
+	handler Handler
+	digest  string // by which runnerd knows the definition
+}
+
+// Server serves tools. Tools are added before it serves. A call that was decided for another definition of its tool, as
+// after an update of the host, is refused.
 type Server struct {
 	runnerdv1.UnimplementedToolHostServiceServer
-	tools  map[string]Handler
+	tools  map[string]served
 	list   []*runnerdv1.ToolDefinition
 	ledger Ledger
 	log    *slog.Logger
@@ -138,7 +163,7 @@ func WithLogger(l *slog.Logger) Option { return func(s *Server) { s.log = l } }
 
 // NewServer makes a server without tools.
 func NewServer(opts ...Option) *Server {
-	s := &Server{tools: make(map[string]Handler), log: slog.Default()}
+	s := &Server{tools: make(map[string]served), log: slog.Default()}
 	for _, o := range opts {
 		o(s)
 	}
@@ -159,19 +184,31 @@ func (s *Server) add(def Definition, handler Handler) error {
 	if _, taken := s.tools[def.Name]; taken {
 		return errors.New("name is taken")
 	}
+	switch def.SecurityTier {
+	case "", Low, Medium, High, Critical:
+	default:
+		return fmt.Errorf("security tier %q is none", def.SecurityTier)
+	}
+	for _, text := range []string{def.Name, def.Description, def.InputSchema, def.OutputSchema} {
+		if !utf8.ValidString(text) {
+			return errors.New("the definition is not valid UTF-8")
+		}
+	}
 	for _, schema := range []string{def.InputSchema, def.OutputSchema} {
 		if schema != "" && !json.Valid([]byte(schema)) {
 			return errors.New("schema is not JSON")
 		}
 	}
-	s.tools[def.Name] = handler
-	s.list = append(s.list, &runnerdv1.ToolDefinition{
+	listed := &runnerdv1.ToolDefinition{
 		Name: def.Name, Description: def.Description,
 		InputSchemaJson: def.InputSchema, OutputSchemaJson: def.OutputSchema,
 		Annotations: &runnerdv1.Annotations{
 			ReadOnly: def.ReadOnly.proto(), Destructive: def.Destructive.proto(), Idempotent: def.Idempotent.proto(),
+			Stateful: def.Stateful.proto(), SecurityTier: string(def.SecurityTier),
 		},
-	})
+	}
+	s.tools[def.Name] = served{handler: handler, digest: tooldigest.Of(listed)}
+	s.list = append(s.list, listed)
 	return nil
 }
 
@@ -198,12 +235,16 @@ func (s *Server) ListTools(
 
 // CallTool implements runnerdv1.ToolHostServiceServer.
 func (s *Server) CallTool(req *runnerdv1.CallToolRequest, stream grpc.ServerStreamingServer[runnerdv1.CallToolResponse]) error {
-	handler, ok := s.tools[req.GetName()]
+	tool, ok := s.tools[req.GetName()]
 	if !ok {
 		return status.Errorf(codes.NotFound, "no tool %q", req.GetName())
 	}
 	execute := func() (*Result, error) {
-		return s.execute(stream.Context(), handler, &Call{Request: req, send: stream.Send})
+		// Only now: what an earlier attempt has done is answered first.
+		if pinned := req.GetSchemaDigest(); pinned != "" && pinned != tool.digest {
+			return nil, errChanged(req.GetName())
+		}
+		return s.execute(stream.Context(), tool.handler, &Call{Request: req, send: stream.Send})
 	}
 	var result *Result
 	var err error
@@ -216,6 +257,16 @@ func (s *Server) CallTool(req *runnerdv1.CallToolRequest, stream grpc.ServerStre
 		return err
 	}
 	return stream.Send(&runnerdv1.CallToolResponse{Event: &runnerdv1.CallToolResponse_Result{Result: result}})
+}
+
+// errChanged refuses a call that was decided, and perhaps approved, for another definition of its tool.
+func errChanged(tool string) error {
+	st := status.Newf(codes.FailedPrecondition, "not executed: the tool %q is not the one that the run has pinned", tool)
+	detailed, err := st.WithDetails(&errdetails.ErrorInfo{Domain: "runnerd", Reason: "TOOL_CHANGED"})
+	if err != nil {
+		return st.Err() // a detail that cannot be encoded: it cannot happen
+	}
+	return detailed.Err()
 }
 
 // execute runs a handler. Its error is a status: a refusal, or that the outcome is open.

@@ -184,6 +184,8 @@ func TestBadDefinitionsPanic(t *testing.T) {
 		"no name":            {{}},
 		"name is taken":      {{Name: "a"}, {Name: "a"}},
 		"schema is not JSON": {{Name: "a", InputSchema: "{"}},
+		"is none":            {{Name: "a", SecurityTier: "severe"}},
+		"not valid UTF-8":    {{Name: "a", Description: "\xff"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
