@@ -45,7 +45,7 @@ func hostConfig(name string, host *configv1.ToolHost) runner.HostConfig {
 	for tool, o := range host.GetTools() {
 		h.Tools[tool] = runner.ToolOverride{
 			Tier: o.Tier, Timeout: o.GetTimeout().AsDuration(), Idempotent: o.Idempotent, RateLimit: rateLimit(o.GetRateLimit()),
-			PathArguments: o.GetPathArguments(), NoPaths: o.GetNoPaths(),
+			PathArguments: o.GetPathArguments(), NoPaths: o.GetNoPaths(), CommandArgument: o.GetCommandArgument(),
 		}
 	}
 	return h

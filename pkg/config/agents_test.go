@@ -11,8 +11,11 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	configv1 "github.com/runnerd/runnerd/gen/runnerd/config/v1"
 	"github.com/runnerd/runnerd/pkg/config"
@@ -42,6 +45,36 @@ func TestAgentsHaveTheirHosts(t *testing.T) {
 	if push.Tier == nil || *push.Tier != 4 || push.Timeout != 90*time.Second || push.Idempotent == nil || !*push.Idempotent {
 		t.Errorf("tool: got %+v", push)
 	}
+	if limit := push.RateLimit; limit.GetMaxCalls() != 3 || limit.GetPer().AsDuration() != time.Hour {
+		t.Errorf("rate limit: got %v", limit)
+	}
+	if got := git.Tools["bash"].CommandArgument; got != "script" {
+		t.Errorf("command argument: got %q", got)
+	}
+	if git.Recheck == nil || *git.Recheck != 30*time.Second || !slices.Equal(coder.Spec.GetRequiredHosts(), []string{"git"}) {
+		t.Errorf("host: got %+v, required %v", git, coder.Spec.GetRequiredHosts())
+	}
+}
+
+func TestRateLimitsAndRecheckHaveDefaults(t *testing.T) {
+	t.Parallel()
+	cfg := &configv1.Config{
+		ToolHosts: map[string]*configv1.ToolHost{
+			"h": {Tools: map[string]*configv1.Tool{"t": {RateLimit: &configv1.RateLimit{Calls: 2}}}},
+			"g": {Recheck: durationpb.New(0)},
+		},
+		Agents: map[string]*configv1.Agent{"a": {ToolHosts: []string{"h", "g"}}},
+	}
+	agent := config.Agents(cfg)["a"]
+	if limit := agent.Hosts[0].Tools["t"].RateLimit; limit.GetMaxCalls() != 2 || limit.GetPer().AsDuration() != time.Minute {
+		t.Errorf("got %v", limit)
+	}
+	if h, g := agent.Hosts[0].Recheck, agent.Hosts[1].Recheck; h != nil || g == nil || *g != 0 {
+		t.Errorf("recheck: got %v, %v", h, g)
+	}
+	if got := agent.Spec.GetRequiredHosts(); len(got) > 0 {
+		t.Errorf("required: got %v", got)
+	}
 }
 
 func TestWhatIsNotSaidOfAToolIsLeftToItsHost(t *testing.T) {
@@ -51,7 +84,7 @@ func TestWhatIsNotSaidOfAToolIsLeftToItsHost(t *testing.T) {
 		Agents:    map[string]*configv1.Agent{"a": {ToolHosts: []string{"h"}}},
 	}
 	host := config.Agents(cfg)["a"].Hosts[0]
-	if o := host.Tools["t"]; host.Timeout != 0 || o.Tier != nil || o.Timeout != 0 || o.Idempotent != nil {
+	if o := host.Tools["t"]; host.Timeout != 0 || o.Tier != nil || o.Timeout != 0 || o.Idempotent != nil || o.RateLimit != nil {
 		t.Errorf("got %+v", host)
 	}
 }

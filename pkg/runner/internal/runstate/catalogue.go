@@ -151,6 +151,8 @@ type ToolOverride struct {
 
 	PathArguments []string // arguments that hold paths; empty: those that look like it
 	NoPaths       bool     // no argument is a path
+
+	CommandArgument string // argument that holds a command line; empty: command, or cmd
 }
 
 // BuildCatalogue merges the tools of an agent's hosts, given in the order of the agent. What it leaves out, and why,
@@ -207,6 +209,7 @@ func pinTool(host HostTools, definition *runnerdv1.ToolDefinition) *runnerdv1.To
 		RateLimit:        override.RateLimit,
 		PathArguments:    override.PathArguments,
 		NoPaths:          override.NoPaths,
+		CommandArgument:  override.CommandArgument,
 	}
 	tool.Recovery = recovery(tool, override, host.HasGetCall)
 	timeout := host.Timeout
