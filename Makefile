@@ -93,7 +93,7 @@ conformance: ## run the tests and say which features of docs/conformance.md they
 
 ##### Longer runs
 
-.PHONY: bench fuzz kills
+.PHONY: bench fuzz kills races
 bench: ## measure runnerd against its floors and targets (BENCH=regexp over the names)
 	@go build -trimpath -o .bin/runnerd ./cmd/runnerd
 	@go run ./test/bench -runnerd .bin/runnerd -run '$(BENCH)'
@@ -107,6 +107,9 @@ fuzz: ## run every fuzz test for FUZZTIME (30s)
 
 kills: ## kill -9 the daemon and the store KILLS times (50) under load
 	RUNNERD_KILLS=$(KILLS) go test -count=1 -v -run 'Kill' -timeout 120m ./...
+
+races: ## race 100 000 approvals against verdicts, cancels, deadlines and revocations (a few minutes)
+	RUNNERD_RACES=$${RUNNERD_RACES:-100000} go test -count=1 -v -timeout 60m -run TestRaces ./test/races
 
 .PHONY: ci clean
 ci: ## everything that gates a change
