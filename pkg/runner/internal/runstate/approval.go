@@ -83,6 +83,15 @@ func (st *State) approvalDigest(c *call, kind runnerdv1.ApprovalKind, expires ti
 		int64(kind), int64(attempt), unixNano(expires))
 }
 
+// sentHash is the hash of what is sent to the host, computed from the very text: the start of a call is legal only if it
+// is that of what was requested or approved. Text in an artifact is held against its own digest when it is read.
+func (st *State) sentHash(c *call) string {
+	if c.arguments.Ref != nil {
+		return c.ArgumentsHash
+	}
+	return st.env.Key.Digest(domainExact, []byte(c.arguments.Text))
+}
+
 func (c *call) ask(id uint64, opened time.Time, digest string, expires *timestamppb.Timestamp) {
 	c.Approval, c.ApprovalDigest, c.ApprovalOpened = id, digest, opened
 	c.ApprovalExpires = time.Time{}

@@ -230,7 +230,7 @@ func (t *advance) startCall(c *call) {
 	s := &runnerdv1.ToolCallStarted{
 		CallId: c.ID, Attempt: 1, Host: c.Host, Tool: c.Tool, ToolName: c.ToolName,
 		IdempotencyKey: t.st.ctl.RunID + "/" + c.ID, Deadline: timestamppb.New(t.now.Add(t.toolTimeout(c))),
-		ArgumentsHash: c.ArgumentsHash, Annotations: c.Annotations,
+		ArgumentsHash: t.st.sentHash(c), Annotations: c.Annotations,
 	}
 	if c.Status == callApproved {
 		s.ApprovalId = c.Approval // 0: a grant or auto mode let it pass
