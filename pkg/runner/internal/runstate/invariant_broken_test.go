@@ -71,6 +71,15 @@ func (h *history) renumber(after uint64, by int) {
 				move(&p.ApprovalIds[j])
 			}
 		}
+		if a := ev.GetToolCallApproved(); a != nil {
+			move(&a.GrantId)
+			if a.GetGrant() != nil {
+				move(&a.Grant.GrantId)
+			}
+		}
+		if r := ev.GetGrantRevoked(); r != nil {
+			move(&r.GrantId)
+		}
 		if r := resolutionOf(ev); r != nil {
 			move(&r.ApprovalId)
 		}
@@ -91,14 +100,16 @@ func (h *history) later(i int, by time.Duration) {
 	}
 }
 
-// broken are ways to break a log, each with the invariant that must see it. "folded": it is seen only with a spec.
-var broken = []struct {
+// breakage is a way to break a log, with the invariant that must see it.
+type breakage struct {
 	name      string
 	invariant int
-	folded    bool
+	folded    bool   // it is seen only with a spec
 	history   string // long, if empty
 	breaks    func(h *history)
-}{
+}
+
+var broken = []breakage{
 	{"an event is missing", 1, false, "", func(h *history) { h.events = slices.Delete(h.events, 11, 12) }},
 	{"an event is there twice", 1, false, "", func(h *history) { h.events = slices.Insert(h.events, 12, h.events[11]) }},
 	{"two events change places", 1, false, "", func(h *history) { h.events[11], h.events[12] = h.events[12], h.events[11] }},

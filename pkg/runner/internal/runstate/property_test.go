@@ -19,17 +19,7 @@ import (
 // does so after every turn), that no attempt is ever made twice, and that going on from any point gives the same log.
 func TestAnyRun(t *testing.T) {
 	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		r := newRandomRun(t)
-		r.step(func() Turn { return r.w.start() })
-		for range rapid.IntRange(1, 40).Draw(t, "steps") {
-			r.act()
-		}
-		r.w.verify()
-		r.again()
-		r.settle()
-		r.w.verify()
-	})
+	rapid.Check(t, func(t *rapid.T) { newRandomRun(t, randomSpec(t)).play() })
 }
 
 // randomRun is a run and what the world around it knows.
@@ -40,7 +30,8 @@ type randomRun struct {
 	ended   map[string]bool   // attempts that must never be made again
 	dropped []CallTool        // cut off, not told yet
 	turns   []recordedTurn
-	jumped  int // turns before the clock was first set back; -1: it was not
+	jumped  int  // turns before the clock was first set back; -1: it was not
+	asking  bool // see TestAnyAskingRun
 }
 
 type recordedTurn struct {
@@ -50,7 +41,25 @@ type recordedTurn struct {
 	before map[string]Effect // in progress before it
 }
 
-func newRandomRun(t *rapid.T) *randomRun {
+// play lets things happen, and expects that the run then comes to rest.
+func (r *randomRun) play() {
+	r.step(func() Turn { return r.w.start() })
+	for range rapid.IntRange(1, 40).Draw(r.t, "steps") {
+		r.act()
+	}
+	r.w.verify()
+	r.again()
+	r.settle()
+	r.w.verify()
+}
+
+func newRandomRun(t *rapid.T, spec *runnerdv1.RunSpec) *randomRun {
+	return &randomRun{
+		t: t, w: newWorld(t, spec), running: make(map[string]Effect), ended: make(map[string]bool), jumped: -1,
+	}
+}
+
+func randomSpec(t *rapid.T) *runnerdv1.RunSpec {
 	pick := func(label string, values map[int32]string) int32 {
 		var numbers []int32
 		for n := range values {
@@ -83,10 +92,8 @@ func newRandomRun(t *rapid.T) *randomRun {
 		spec.RequiredHosts = []string{"shop"}
 	}
 	spec.MaxParallelTools = rapid.Uint32Range(1, 3).Draw(t, "parallel")
-	spec.Policy = askFor(rapid.SampledFrom([][]string{{"charge"}, nil, {"read", "notify"}, {"*"}}).Draw(t, "approval_for")...)
-	return &randomRun{
-		t: t, w: newWorld(t, spec), running: make(map[string]Effect), ended: make(map[string]bool), jumped: -1,
-	}
+	spec.Policy = randomPolicy(t)
+	return spec
 }
 
 // step takes a turn, and brings the effects in progress to those wanted.
@@ -185,6 +192,11 @@ func (r *randomRun) fact() Fact {
 		keys = append(keys, key)
 	}
 	slices.Sort(keys)
+	if r.asking && rapid.IntRange(0, 2).Draw(t, "asked") > 0 {
+		if f := r.answer(); f != nil {
+			return f
+		}
+	}
 	switch what := rapid.IntRange(0, 19).Draw(t, "fact"); {
 	case what >= 19:
 		return Input{Principal: "owner", Text: "input", RequestID: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "request")}
@@ -194,8 +206,10 @@ func (r *randomRun) fact() Fact {
 				runnerdv1.CancelMode_CANCEL_MODE_STOP, runnerdv1.CancelMode_CANCEL_MODE_ABORT,
 			}).Draw(t, "cancel"),
 		}
-	case what >= 15:
+	case what >= 16:
 		return r.resume()
+	case what >= 15:
+		return r.revoke()
 	case what >= 14:
 		return r.stale()
 	case what >= 10 || what >= 4 && len(r.w.st.Approvals()) > 0:
@@ -242,7 +256,7 @@ func (r *randomRun) vote() Fact {
 	if rapid.IntRange(0, 9).Draw(r.t, "digest") == 9 {
 		v.Digest = "k:another"
 	}
-	return v
+	return r.ballot(v)
 }
 
 // stale is about an attempt that is over, or never was.
@@ -268,6 +282,7 @@ func (r *randomRun) outcome(e Effect) Fact {
 	switch e := e.(type) {
 	case Decide:
 		decided := Decided{Iteration: e.Iteration, Attempt: e.Attempt, Decision: r.decision()}
+		decided.Found = r.found(len(decided.Decision.GetToolCalls().GetCalls()))
 		return one(decided, decided, decided, decided, decided,
 			DecideBroken{Iteration: e.Iteration, Attempt: e.Attempt, Code: "no_decision", Message: "nothing came"},
 			DecideFailed{Iteration: e.Iteration, Attempt: e.Attempt, Code: "UNAVAILABLE", Message: "refused"},
@@ -300,6 +315,9 @@ func answerDecision(text string) *runnerdv1.Decision {
 
 func (r *randomRun) decision() *runnerdv1.Decision {
 	t := r.t
+	if r.asking {
+		return r.askedFor()
+	}
 	var d *runnerdv1.Decision
 	switch rapid.IntRange(0, 9).Draw(t, "decision") {
 	case 9:
@@ -316,7 +334,9 @@ func (r *randomRun) decision() *runnerdv1.Decision {
 				Name: rapid.SampledFrom([]string{
 					"charge", "order", "read", "write", "notify", "list", "read", "nothing",
 				}).Draw(t, "tool"),
-				ArgumentsJson: rapid.SampledFrom([]string{"{}", "", `{"n":1}`, `{"n":2.50e0}`, `{"n":"x"}`, "["}).Draw(t, "arguments"),
+				ArgumentsJson: rapid.SampledFrom([]string{
+					"{}", "", `{"n":1}`, `{"n":2.50e0}`, `{"n":"x"}`, "[", `{"command":"make all"}`, `{"command":"make x; y"}`,
+				}).Draw(t, "arguments"),
 			})
 		}
 		d = &runnerdv1.Decision{Text: "text", Next: &runnerdv1.Decision_ToolCalls{ToolCalls: calls}}
