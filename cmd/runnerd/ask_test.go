@@ -229,10 +229,13 @@ func TestQuestionsEndWithoutAnAnswerHere(t *testing.T) {
 		w := watch(t, &fakeDaemon{approval: shellApproval()})
 		w.asks()
 		w.shows(t, shellPrompt, 1)
-		w.events <- stamped(&runnerdv1.Event{RunId: "3f2a", Sequence: 9, Type: "tool_call_denied", Principal: "mail:bob@example.org",
-			Payload: &runnerdv1.Event_ToolCallDenied{ToolCallDenied: &runnerdv1.ToolCallDenied{CallId: "1.1", Resolution: &runnerdv1.Resolution{
-				ApprovalId: 8, Via: runnerdv1.Via_VIA_HUMAN, Verdict: runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_DENY, Reason: "no",
-			}}}})
+		denied := &runnerdv1.ToolCallDenied{CallId: "1.1", Resolution: &runnerdv1.Resolution{
+			ApprovalId: 8, Via: runnerdv1.Via_VIA_HUMAN, Verdict: runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_DENY, Reason: "no",
+		}}
+		w.events <- stamped(&runnerdv1.Event{
+			RunId: "3f2a", Sequence: 9, Type: "tool_call_denied", Principal: "mail:bob@example.org",
+			Payload: &runnerdv1.Event_ToolCallDenied{ToolCallDenied: denied},
+		})
 		w.shows(t, "approval 8 needs no answer any more: answered: deny, approval 8 by mail:bob@example.org via HUMAN · no", 1)
 		w.ends(t)
 	})

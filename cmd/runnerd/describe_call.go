@@ -70,8 +70,12 @@ func (r *renderer) describeRequested(ev *runnerdv1.Event, q *runnerdv1.ToolCallR
 	if q.ArgumentsJson != nil {
 		arguments = q.GetArgumentsJson()
 	}
+	rule := "" // what lets a call pass is of interest to policy explain only
+	if q.GetVerdict() != runnerdv1.Verdict_VERDICT_ALLOW {
+		rule = askedBy(q.GetGate(), q.GetLayer(), q.GetRule())
+	}
 	e := entry{"→", nil, r.remember(ev, q.GetCallId(), q.GetToolName()), join(" · ",
-		strings.ToLower(short(q.GetVerdict())), fmt.Sprintf("tier %d", q.GetTier()), askedBy(q.GetGate(), q.GetLayer(), q.GetRule()),
+		strings.ToLower(short(q.GetVerdict())), fmt.Sprintf("tier %d", q.GetTier()), rule,
 		quoted(arguments, q.GetArgumentsRef())), nil}
 	if q.GetVerdict() == runnerdv1.Verdict_VERDICT_FAILED || q.GetVerdict() == runnerdv1.Verdict_VERDICT_BLOCK {
 		e.paint = style.red
