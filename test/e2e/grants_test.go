@@ -27,10 +27,12 @@ func governed(t *testing.T) *world {
 	}
 	w.hands.Offer(append(slices.Clone(tools),
 		harness.Tool("run", `{"type":"object","properties":{"command":{"type":"string"}}}`),
-		harness.Tool("drop", `{"type":"object"}`))...)
-	w.cfg.ToolHosts["hands"].Tools = map[string]*configv1.Tool{"drop": {Tier: proto.Uint32(4)}}
+		harness.Tool("shell", `{"type":"object"}`), harness.Tool("drop", `{"type":"object"}`))...)
+	w.cfg.ToolHosts["hands"].Tools = map[string]*configv1.Tool{
+		"drop": {Tier: proto.Uint32(4)}, "shell": {CommandArgument: "line"},
+	}
 	w.cfg.Agents["prompted"] = proto.CloneOf(w.cfg.Agents["asks"])
-	w.cfg.Agents["prompted"].Policy = &configv1.Policy{Mode: "prompt", ApprovalFor: []string{"charge", "deploy_*", "drop", "run"}}
+	w.cfg.Agents["prompted"].Policy = &configv1.Policy{Mode: "prompt", ApprovalFor: []string{"charge", "deploy_*", "drop", "run", "shell"}}
 	w.cfg.Agents["prompted"].ToolHosts = []string{"other", "hands"}
 	w.other.Offer(harness.Tool("deploy_site", `{"type":"object"}`))
 	w.Daemon = harness.Start(t, w.cfg)
@@ -316,6 +318,24 @@ func TestGrants(t *testing.T) {
 		w.open(t, run, len(asked))
 		w.Cancel(t, run, runnerdv1.CancelMode_CANCEL_MODE_ABORT)
 		w.Done(t, run)
+	})
+
+	t.Run("T-99 the operator says where the command line stands", func(t *testing.T) {
+		t.Parallel()
+		run := w.play(t, "prompted", harness.Steps(
+			harness.Calls("shell", `{"line":"make all","command":"rm x"}`),
+			harness.Calls("shell", `{"line":"make clean"}`, "shell", `{"line":"rm x","command":"make all"}`, "run", `{"command":"make all"}`),
+			harness.Answer("done")))
+		a := w.open(t, run, 1)[0]
+		equal(t, "program", a.GetProgram(), "make")
+		given := w.agree(t, a, granting(runPrefix)).GetGrant()
+		equal(t, "argument", given.GetArgument(), "line")
+		left := w.open(t, run, 2)
+		equal(t, "asked for", left[0].GetArgumentsJson()+" "+left[1].GetTool(), `{"line":"rm x","command":"make all"} run`)
+		w.vote(t, left[0], deny)
+		w.vote(t, left[1], deny)
+		w.Done(t, run)
+		equal(t, "calls", len(w.hands.Calls(run)), 2)
 	})
 
 	t.Run("A-68 what cannot be undone is asked for every time", func(t *testing.T) {
