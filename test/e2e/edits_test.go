@@ -234,8 +234,8 @@ func TestEdits(t *testing.T) {
 	t.Run("a grant by program is for what runs, not for what was asked", func(t *testing.T) {
 		t.Parallel()
 		run := w.play(t, "prompted", harness.Steps(
-			harness.Calls("run", `{"command":"rm -rf build"}`),
-			harness.Calls("run", `{"command":"make clean"}`, "run", `{"command":"rm -rf /"}`), harness.Answer("done")))
+			harness.Calls("run", `{"command":"rm build"}`),
+			harness.Calls("run", `{"command":"make clean"}`, "run", `{"command":"rm x"}`), harness.Answer("done")))
 		a := w.open(t, run, 1)[0]
 		equal(t, "program", a.GetProgram(), "rm")
 		_, err := w.say(t, a, editing(`{"command":"make clean; rm x"}`), granting(runPrefix))
@@ -243,7 +243,7 @@ func TestEdits(t *testing.T) {
 		closed := w.agree(t, a, editing(`{"command":"make clean"}`), granting(runPrefix))
 		equal(t, "granted", closed.GetGrant().GetProgram(), "make")
 		left := w.open(t, run, 1)[0]
-		equal(t, "asked for", left.GetArgumentsJson(), `{"command":"rm -rf /"}`)
+		equal(t, "asked for", left.GetArgumentsJson(), `{"command":"rm x"}`)
 		w.vote(t, left, deny)
 		w.Done(t, run)
 		if got := w.sent(run); !slices.Equal(got, []string{`{"command":"make clean"}`, `{"command":"make clean"}`}) {

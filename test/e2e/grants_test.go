@@ -32,7 +32,9 @@ func governed(t *testing.T) *world {
 		"drop": {Tier: proto.Uint32(4)}, "shell": {CommandArgument: "line"},
 	}
 	w.cfg.Agents["prompted"] = proto.CloneOf(w.cfg.Agents["asks"])
-	w.cfg.Agents["prompted"].Policy = &configv1.Policy{Mode: "prompt", ApprovalFor: []string{"charge", "deploy_*", "drop", "run", "shell"}}
+	w.cfg.Agents["prompted"].Policy = &configv1.Policy{Mode: "prompt", Deny: []*runnerdv1.DenyRule{{
+		Id: "no-rm-rf", Tools: "run", Arguments: map[string]string{"command": "*rm -rf*"}, Message: "nothing is removed here",
+	}}}
 	w.cfg.Agents["prompted"].ToolHosts = []string{"other", "hands"}
 	w.other.Offer(harness.Tool("deploy_site", `{"type":"object"}`))
 	w.Daemon = harness.Start(t, w.cfg)
@@ -182,6 +184,22 @@ func TestGrants(t *testing.T) {
 		w.Done(t, run)
 		equal(t, "calls", len(w.hands.Calls(run)), 2)
 		equal(t, "calls of the other host", len(w.other.Calls(run)), 0)
+	})
+
+	t.Run("T-98 a grant never beats a deny, and neither does an edit", func(t *testing.T) {
+		t.Parallel()
+		run := w.play(t, "prompted", harness.Steps(harness.Calls("run", `{"command":"make"}`),
+			harness.Calls("run", `{"command":"rm -rf /"}`, "run", `{"command":"ls; ls"}`), harness.Answer("done")))
+		a := w.open(t, run, 1)[0]
+		_, err := w.say(t, a, editing(`{"command":"rm -rf /"}`))
+		has(t, harness.Code(t, err, codes.InvalidArgument, "EDIT_REFUSED").Message(), "file_policy", "deny:no-rm-rf", "nothing is removed here")
+		w.agree(t, a, granting(runTool))
+		w.Done(t, run)
+		blocked := w.UntilType(t, run, "tool_call_blocked").GetToolCallBlocked()
+		equal(t, "reason", blocked.GetReason(), runnerdv1.CallReason_CALL_REASON_FILE_POLICY_DENIED)
+		if got := w.sent(run); !slices.Equal(got, []string{`{"command":"make"}`, `{"command":"ls; ls"}`}) {
+			t.Errorf("sent are %q", got)
+		}
 	})
 
 	t.Run("T-98 a grant is of one run", func(t *testing.T) {
@@ -344,7 +362,7 @@ func TestGrants(t *testing.T) {
 		for range 2 {
 			a := w.open(t, run, 1)[0]
 			equal(t, "tier", a.GetTier(), 4)
-			equal(t, "layer", a.GetLayer(), "agent")
+			equal(t, "gate", a.GetGate()+" "+a.GetRule()+" "+a.GetLayer(), "mode mode:prompt/tier:4 agent")
 			equal(t, "possible grants", len(a.GetPossibleGrants()), 0)
 			for _, scope := range []runnerdv1.GrantScope{runTool, runPrefix} {
 				_, err := w.say(t, a, granting(scope))
