@@ -77,7 +77,7 @@ func TestVisibleSignals(t *testing.T) {
 	t.Parallel()
 	text := &runnerdv1.Signal{RunId: "r", Payload: &runnerdv1.Signal_TextDelta{TextDelta: &runnerdv1.TextDeltaSignal{Text: "x"}}}
 	tool := &runnerdv1.Signal{RunId: "r", Type: "tool_progress", Payload: &runnerdv1.Signal_ToolProgress{ToolProgress: &runnerdv1.ToolProgressSignal{
-		CallId: "1.1", Message: "reading x", Fraction: proto.Float64(0.5),
+		CallId: "1.1", Message: "reading x", Fraction: new(0.5),
 	}}}
 	head := &runnerdv1.Signal{Payload: &runnerdv1.Signal_StreamProgress{StreamProgress: &runnerdv1.StreamProgressSignal{HeadCursor: "c"}}}
 	for view := ViewTypes; view <= viewRaw; view++ {

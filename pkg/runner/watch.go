@@ -122,8 +122,9 @@ func (w *watch) page(ctx context.Context) (more bool, err error) {
 		if !w.wants(kind) {
 			continue
 		}
-		view, sees := ViewRedacted, true
+		view := ViewRedacted
 		if w.opt.Shows != nil {
+			var sees bool
 			if view, sees, err = w.opt.Shows(ctx, rec.Run); err != nil {
 				return false, err
 			} else if !sees {

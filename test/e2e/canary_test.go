@@ -178,7 +178,11 @@ func panicky(t *testing.T, secret string) (addr string) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- host.Serve(t.Context(), lis) }()
-	t.Cleanup(func() { <-done })
+	t.Cleanup(func() {
+		if err := <-done; err != nil {
+			t.Errorf("the host that panics: %v", err)
+		}
+	})
 	return lis.Addr().String()
 }
 
@@ -455,8 +459,15 @@ func (w *world) look(t *testing.T, runs []string, out *sinks) {
 	out.add("health", health, err)
 
 	for _, args := range [][]string{
-		{"runs"}, {"runs", runs[0]}, {"runs", "-o", "json"}, {"watch", runs[0], "--follow=false"}, {"watch", "--all", "--follow=false", "-o", "json"},
-		{"tools", "std"}, {"audit", "verify"}, {"watch", runs[0], "--raw"}, {"approvals"},
+		{"runs"},
+		{"runs", runs[0]},
+		{"runs", "-o", "json"},
+		{"watch", runs[0], "--follow=false"},
+		{"watch", "--all", "--follow=false", "-o", "json"},
+		{"tools", "std"},
+		{"audit", "verify"},
+		{"watch", runs[0], "--raw"},
+		{"approvals"},
 	} {
 		// #nosec G204 -- the binary that was built for the tests
 		cmd := exec.CommandContext(ctx, harness.Binary(), args...)
