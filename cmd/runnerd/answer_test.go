@@ -22,7 +22,7 @@ func TestApproveWithOtherArguments(t *testing.T) {
 		t.Parallel()
 		f := &fakeDaemon{approval: shellApproval()}
 		r := f.serve(t).run(t, "approve", "3f2a", "8", "--arguments", file, "--reason", "look first").must(t, exitOK)
-		has(t, r.err, `-   "command": "git push",`, `+   "command": "git status",`)
+		has(t, r.err, `- command  "git push"`, `+ command  "git status"`)
 		has(t, r.out, "approved with other arguments box/sh (run 3f2a, approval 8, digest k:d1)")
 		got := f.answers()[0]
 		if got.GetEditedArgumentsJson() != `{"command": "git status", "n": 9007199254740993}` || got.GetApprovalDigest() != "k:d1" || got.GetReason() != "look first" {
@@ -82,7 +82,7 @@ grep -q broken "$1" && echo '{"command": "git log"}' > "$1" || echo '{ broken' >
 		has(t, screen.String(), "line 1, column 3: invalid character 'b'")
 		k.types("")
 		waitFor(t, func() bool { return strings.Contains(screen.String(), "approve with these changes? [y/N]") })
-		has(t, screen.String(), `-   "command": "git push",`, `+   "command": "git log"`)
+		has(t, screen.String(), `- command  "git push"`, `+ command  "git log"`)
 		k.types("y")
 		if code := <-done; code != exitOK {
 			t.Fatalf("exit code %d:\n%s", code, screen)

@@ -21,7 +21,10 @@ import (
 // name, behind a mark that no text can imitate, with the escapes of JSON.
 // Text that is no JSON object, or cannot be decoded without loss, is shown as a
 // text itself.
-func argumentLines(text string) []string {
+func argumentLines(text string) []string { return fieldLines(text, maxNameWidth) }
+
+// fieldLines is argumentLines with values aligned up to a width of the names.
+func fieldLines(text string, most int) []string {
 	object, err := parseArguments(text)
 	if err != nil {
 		return marked("text | ", strings.ReplaceAll(text, `\`, `\\`))
@@ -35,7 +38,7 @@ func argumentLines(text string) []string {
 		width = max(width, columns(names[i]))
 	}
 	var lines []string
-	width = min(width, maxNameWidth)
+	width = min(width, most)
 	for i, item := range object.items {
 		lines = append(lines, item.field(pad(names[i], width), width)...)
 	}

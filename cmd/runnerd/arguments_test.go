@@ -125,8 +125,10 @@ func TestArgumentsAreCheckedWithTheirPlace(t *testing.T) {
 
 func TestDifferenceLines(t *testing.T) {
 	t.Parallel()
-	got := differenceLines(`{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6,"g":7}`, `{"a":1,"b":2,"c":3,"x":"\u202e","e":5,"f":60,"g":7}`, style{})
-	want := []string{`    "b": 2,`, `    "c": 3,`, `-   "d": 4,`, `+   "x": "\u202e",`, `    "e": 5,`, `-   "f": 6,`, `+   "f": 60,`, `    "g": 7`, `  }`}
+	got := differenceLines(`{"a":1,"b":2,"c":3,"d":4,"e":5,"text":"one\n\ntwo","g":7}`, `{"a":1,"b":2,"c":3,"x":"\u202e","e":5,"text":"one\n\ndue","g":7}`, style{})
+	want := []string{
+		`  b  2`, `  c  3`, `- d  4`, `+ x  "\u202e"`, `  e  5`, `  text  3 lines, 8 bytes:`, `    | one`, `    | `, `-   | two`, `+   | due`, `  g  7`,
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}

@@ -207,7 +207,7 @@ func TestAskedAtTheTerminal(t *testing.T) {
 		w.shows(t, shellPrompt, 1)
 		w.types("e")
 		w.shows(t, "approve with these changes? [y/N]", 1)
-		has(t, w.screen.String(), `-   "command": "git push",`, `+   "command": "git status",`, `    "timeout": 1.50,`)
+		has(t, w.screen.String(), `- command  "git push"`, `+ command  "git status"`, `  timeout  1.50`)
 		w.types("y")
 		w.shows(t, shellPrompt, 2)
 		has(t, w.screen.String(), `edited_arguments_json.command: no status\u001b[2J`)

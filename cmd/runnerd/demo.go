@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -37,7 +36,7 @@ type demo struct {
 	style   style
 	daemon  *child
 	addr    string
-	lines   *bufio.Reader // what the person types; nil: nobody is there
+	keys    keyboard // of the person; nil: nobody is there
 }
 
 func newDemoCommand(p *program) *cobra.Command {
@@ -140,7 +139,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	if _, ok := d.p.terminal(d.p.in); ok && !d.assent {
-		d.lines = bufio.NewReader(d.p.in)
+		d.keys = d.p.keys()
 	}
 	ledger := filepath.Join(d.dir, "ledger.jsonl")
 
@@ -209,6 +208,7 @@ func (d *demo) watch(ctx context.Context) (*runnerdv1.Run, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.here = true
 	killed := false
 	err = c.stream(ctx, &runnerdv1.StreamEventsRequest{
 		Scope:  &runnerdv1.StreamEventsRequest_RunId{RunId: started.GetRun().GetRunId()},
@@ -252,27 +252,40 @@ func (d *demo) crash(ctx context.Context, r *renderer) error {
 
 // ask lets the person at the terminal decide; where there is none, the demonstration approves.
 func (d *demo) ask(ctx context.Context, c *client, ev *runnerdv1.Event) error {
-	pending := ev.GetToolCallPendingApproval()
-	answer := &runnerdv1.SubmitApprovalRequest{
-		RunId: ev.GetRunId(), ApprovalId: ev.GetSequence(), ApprovalDigest: pending.GetApprovalDigest(),
-		Verdict: runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_APPROVE, Reason: "approved by the demo",
+	asked, err := c.getApproval(ctx, ev.GetRunId(), ev.GetSequence())
+	if err != nil {
+		return err
 	}
-	if d.lines == nil {
+	say := answer{verdict: runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_APPROVE, reason: "approved by the demo"}
+	if d.keys == nil {
 		d.say("nobody is at a terminal: the demo approves by itself")
 		d.rest(ctx, time.Second)
-	} else {
-		fmt.Fprint(d.p.out, d.style.bold("Approve this call? [Y/n] "))
-		line, err := d.lines.ReadString('\n')
+		_, err := c.submit(ctx, asked, say)
+		return err
+	}
+	for {
+		d.keys.drop()
+		fmt.Fprint(d.p.out, d.style.bold("Approve this call? [Y]es, [e]dit it first, [n]o: "))
+		line, err := d.keys.line(ctx)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
-		answer.Reason = "approved at the terminal"
-		if no := strings.ToLower(strings.TrimSpace(line)); strings.HasPrefix(no, "n") {
-			answer.Verdict, answer.Reason = runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_DENY, "denied at the terminal"
+		say.reason = "approved at the terminal"
+		switch word := strings.ToLower(strings.TrimSpace(line)); {
+		case err != nil || strings.HasPrefix(word, "n"):
+			say.verdict, say.reason = runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_DENY, "denied at the terminal"
+		case strings.HasPrefix(word, "e"):
+			say.reason = "edited at the terminal"
+			if _, err := d.p.approveEdited(ctx, c, &answerFlags{answer: say}, asked, d.style); err != nil {
+				_, text, hint := explain(err)
+				d.say("%s", join("; ", safeLine(text), hint))
+				continue
+			}
+			return nil
 		}
+		_, err = c.submit(ctx, asked, say)
+		return err
 	}
-	_, err := c.SubmitApproval(ctx, answer)
-	return err
 }
 
 // report tells how it ended, and what the tool host really executed.

@@ -131,7 +131,9 @@ func (r *renderer) describeQuestion(
 	if len(e.below) == 0 {
 		e.below = append(e.below, "what will run is shown to approvers: runnerd approvals")
 	}
-	e.below = append(e.below, ways...)
+	if !r.here {
+		e.below = append(e.below, ways...)
+	}
 	return e
 }
 

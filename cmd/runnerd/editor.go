@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 )
 
 // argumentsFile is a file in which a person edits the arguments of a call. It is
@@ -83,11 +82,10 @@ func (p *program) edit(ctx context.Context, f *argumentsFile) error {
 	return nil
 }
 
-// differenceLines shows what an edit changes: lines that go behind a minus,
-// lines that come behind a plus, and some that stay around them.
+// differenceLines shows what an edit changes, field by field: lines that go
+// behind a minus, lines that come behind a plus, and some that stay around them.
 func differenceLines(before, after string, style style) []string {
-	a := strings.Split(prettyArguments(before), "\n")
-	b := strings.Split(prettyArguments(after), "\n")
+	a, b := fieldLines(before, 0), fieldLines(after, 0)
 	head := 0
 	for head < min(len(a), len(b)) && a[head] == b[head] {
 		head++
@@ -99,10 +97,10 @@ func differenceLines(before, after string, style style) []string {
 	const around = 2
 	var lines []string
 	for _, line := range a[max(head-around, 0):head] {
-		lines = append(lines, "  "+safeLine(line))
+		lines = append(lines, "  "+line)
 	}
 	changes(a[head:len(a)-end], b[head:len(b)-end], func(mark byte, line string) {
-		line = string(mark) + " " + safeLine(line)
+		line = string(mark) + " " + line
 		switch mark {
 		case '-':
 			line = style.red(line)
@@ -112,7 +110,7 @@ func differenceLines(before, after string, style style) []string {
 		lines = append(lines, line)
 	})
 	for _, line := range a[len(a)-end : min(len(a)-end+around, len(a))] {
-		lines = append(lines, "  "+safeLine(line))
+		lines = append(lines, "  "+line)
 	}
 	return lines
 }

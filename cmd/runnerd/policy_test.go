@@ -21,7 +21,7 @@ func TestEditedAndGrantedByARealDaemon(t *testing.T) {
 
 	with := func(text string) func(*program) { return func(p *program) { p.in = strings.NewReader(text) } }
 	wrong := d.runWith(t, with(`{"text":7}`), "approve", "g", "--arguments", "-").must(t, exitFailure)
-	has(t, wrong.err, `-   "text": "announce it, then ask"`, `+   "text": 7`, "hint: the approval stays open")
+	has(t, wrong.err, `- text  "announce it, then ask"`, `+ text  7`, "hint: the approval stays open")
 	has(t, d.run(t, "approve", "g", "--grant", "prefix").must(t, exitFailure).err, "hint: the approval stays open; runnerd approvals shows")
 
 	r := d.runWith(t, with(`{"text":"tea"}`), "approve", "g", "--arguments", "-", "--grant", "tool", "--reason", "shorter").must(t, exitOK)

@@ -24,6 +24,7 @@ type renderer struct {
 	runs  bool      // several runs: each line names its run
 	live  *liveLine // nil: signals are not shown
 	asked bool      // the person is asked below: questions are not shown here
+	here  bool      // the person answers here: the commands to do so are not shown
 	// approval gets an approval with its exact arguments; an error leaves them out.
 	approval func(ctx context.Context, run string, id uint64) (*runnerdv1.Approval, error)
 
