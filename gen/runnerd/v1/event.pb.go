@@ -1603,7 +1603,8 @@ func (x *ToolsPinned) GetFindings() []*Finding {
 	return nil
 }
 
-// ToolHostUnavailable says that a host could not list its tools; the run goes on without them.
+// ToolHostUnavailable says that a host could not list its tools: the run goes on without them, or ends for now if the
+// host is required.
 type ToolHostUnavailable struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Configured name of the host.

@@ -25,6 +25,8 @@ type Hands struct {
 	tools   []*runnerdv1.ToolDefinition
 	getCall func(*runnerdv1.GetCallRequest) (*runnerdv1.GetCallResponse, error)
 	listErr error
+	listed  int           // how often ListTools was answered
+	held    chan struct{} // ListTools waits until it is closed; nil: it does not
 	scripts map[string]Handler
 	calls   map[string][]Call
 }
@@ -67,6 +69,22 @@ func (h *Hands) Unlisted(err error) {
 	h.listErr = err
 }
 
+// Hold keeps ListTools from answering until release is called.
+func (h *Hands) Hold() (release func()) {
+	held := make(chan struct{})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.held = held
+	return sync.OnceFunc(func() { close(held) })
+}
+
+// Listed is how often ListTools was answered.
+func (h *Hands) Listed() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.listed
+}
+
 // Lookup makes the host one that answers GetCall. It must be given before the first ListTools.
 func (h *Hands) Lookup(get func(*runnerdv1.GetCallRequest) (*runnerdv1.GetCallResponse, error)) {
 	h.mu.Lock()
@@ -100,10 +118,21 @@ type hostServer struct {
 }
 
 // ListTools implements ToolHostServiceServer.
-func (s *hostServer) ListTools(context.Context, *runnerdv1.ToolHostServiceListToolsRequest) (*runnerdv1.ToolHostServiceListToolsResponse, error) {
+func (s *hostServer) ListTools(ctx context.Context, _ *runnerdv1.ToolHostServiceListToolsRequest) (*runnerdv1.ToolHostServiceListToolsResponse, error) {
 	h := s.hands
 	h.mu.Lock()
+	held := h.held
+	h.mu.Unlock()
+	if held != nil {
+		select {
+		case <-held:
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+	}
+	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.listed++
 	if h.listErr != nil {
 		return nil, h.listErr
 	}
