@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"strings"
 	"sync"
@@ -218,6 +219,42 @@ func TestSettle(t *testing.T) {
 					}
 				}
 			}
+		}
+	})
+}
+
+// TestNothingIsStoredInVain sends big edits that close nothing and looks for what they may have left behind.
+func TestNothingIsStoredInVain(t *testing.T) {
+	t.Parallel()
+	inFace(t, func(f *face) {
+		t := f.t
+		big := `{"a":"` + strings.Repeat("x", 100_000) + `"}`
+		sum := sha256.Sum256([]byte(big))
+		kept := func(a *runnerdv1.Approval) bool {
+			_, err := f.readArtifact(f.owner(), a.GetRunId(), fmt.Sprintf("edited.%d.%x", a.GetApprovalId(), sum[:8]), 0)
+			return err == nil
+		}
+		edit := func(r *runnerdv1.SubmitApprovalRequest) { r.EditedArgumentsJson = &big }
+		wrong := func(r *runnerdv1.SubmitApprovalRequest) { r.ApprovalDigest = "k1:00" }
+		refused := func(a *runnerdv1.Approval, code codes.Code, reason string, change ...func(*runnerdv1.SubmitApprovalRequest)) {
+			t.Helper()
+			_, err := f.vote(a, voteYes, append(change, edit)...)
+			wantReason(t, err, code, reason)
+			if kept(a) {
+				t.Errorf("an edit of approval %d that is refused with %s is kept", a.GetApprovalId(), reason)
+			}
+		}
+		open := f.asked("r1", "deploy:{}\nask:and?")
+		refused(open, codes.FailedPrecondition, "DIGEST_MISMATCH", wrong)
+		if _, err := f.vote(open, voteNo); err != nil {
+			t.Fatal(err)
+		}
+		refused(open, codes.FailedPrecondition, "ALREADY_RESOLVED")
+		refused(f.asked("r2", "charge:{}"), codes.InvalidArgument, "VERDICT_NOT_POSSIBLE")
+		refused(&runnerdv1.Approval{RunId: "r2", ApprovalId: 1, ApprovalDigest: "k1:00"}, codes.NotFound, "APPROVAL_NOT_FOUND")
+		taken := f.asked("r3", "deploy:{}\nask:and?")
+		if _, err := f.vote(taken, voteYes, edit); err != nil || !kept(taken) {
+			t.Errorf("an edit that is taken is not kept: %v", err)
 		}
 	})
 }

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	defaultRaces = 400 // RUNNERD_RACES sets another number
+	defaultRaces = 300 // RUNNERD_RACES sets another number
 	concurrent   = 32  // runs at a time
 	mostCalls    = 8   // of a run
 )

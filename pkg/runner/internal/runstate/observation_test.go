@@ -3,6 +3,8 @@ package runstate
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -75,4 +77,39 @@ func TestInlineParts(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestEditIsToldWithTheOutcome lets calls run edited, one of which is blocked before it runs, and cuts what is told.
+func TestEditIsToldWithTheOutcome(t *testing.T) {
+	t.Parallel()
+	spec := newSpec()
+	spec.Policy, spec.InDoubt = askFor("charge"), runnerdv1.InDoubtPolicy_IN_DOUBT_POLICY_FAIL
+	w := newWorld(t, spec)
+	w.start()
+	w.do(Pinned{Catalogue: newCatalogue()})
+	w.do(w.decided("charge", "charge", "charge", "charge"))
+	long := `{"n":2,"note":"` + strings.Repeat("x", 2*shortResult) + `"}`
+	for _, edit := range []*Edit{{Text: long}, nil, {Text: `{"n":3}`}, {Text: `{"n":4}`}} {
+		v := w.vote(w.open(), approve)
+		v.Edited = edit
+		w.do(v)
+	}
+	w.finish("1.1", 1)
+	w.finish("1.2", 1)
+	w.lose("1.3", stream) // its outcome stays unknown, so the last is not run
+	var told []string
+	for _, e := range w.st.History()[1:] {
+		o := e.GetObservation()
+		told = append(told, fmt.Sprintf("%s %s %t %d", o.GetCallId(), short(o.GetKind(), "OBSERVATION_KIND"), o.GetArgumentsEdited(), len(o.GetEditedArgumentsJson())))
+	}
+	want := []string{
+		fmt.Sprintf("1.1 TOOL_RESULT true %d", len(long)), "1.2 TOOL_RESULT false 0", "1.3 TOOL_ERROR true 7", "1.4 DENIAL false 0",
+	}
+	if !slices.Equal(told, want) {
+		t.Errorf("told are %q, want %q", told, want)
+	}
+	cut := shorten(1, w.st.History()[1]).GetObservation()
+	if !canShorten(w.st.History()[1].GetObservation()) || !cut.GetArgumentsEdited() || cut.GetEditedArgumentsJson() != "" {
+		t.Errorf("where there is no room the edit is shown as %q, edited %t", cut.GetEditedArgumentsJson(), cut.GetArgumentsEdited())
+	}
 }

@@ -44,7 +44,11 @@ type recordedTurn struct {
 // play lets things happen, and expects that the run then comes to rest.
 func (r *randomRun) play() {
 	r.step(func() Turn { return r.w.start() })
-	for range rapid.IntRange(1, 40).Draw(r.t, "steps") {
+	most := 40
+	if r.asking {
+		most = 20
+	}
+	for range rapid.IntRange(1, most).Draw(r.t, "steps") {
 		r.act()
 	}
 	r.w.verify()
