@@ -29,7 +29,7 @@ const maxViolations = 100
 
 // Check reads the events of one run from the first on and gives the places at which the invariants of a log do not
 // hold. It takes whole events and public ones. Unless events are folded, its memory is bounded by the calls of one
-// decision. Invariants that need more than the events of one run are not checked here: hashes (1) are the store's,
+// decision, the grants that hold, and the rate limits of tools. Invariants that need more than the events of one run are not checked here: hashes (1) are the store's,
 // what a child spent (12) needs the child.
 //
 //	 1 sequences are 1, 2, … without a gap, all of one run
