@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -332,6 +334,33 @@ func TestCatalogueLint(t *testing.T) {
 			"lint/write_file mislabelled_write", "lint/bash mislabelled_shell", "lint/delete_all destructive_read_only",
 			"lint/words read_only_with_write_keywords?", "lint/low security_tier_mismatch?", "lint/session stateful_without_governance?",
 		})
+	})
+
+	t.Run("T-139 no RPC runs a tool outside a run", func(t *testing.T) {
+		explained, err := c.Runs.ExplainPolicy(harness.Context(t), &runnerdv1.ExplainPolicyRequest{
+			Subject: &runnerdv1.ExplainPolicyRequest_Start{Start: &runnerdv1.StartRunRequest{Agent: "lint", Task: "t"}},
+			Tool:    "good", ArgumentsJson: "{}",
+		})
+		if err != nil || explained.GetVerdict() != runnerdv1.Verdict_VERDICT_ALLOW {
+			t.Errorf("ExplainPolicy says %v, %v", explained, err)
+		}
+		conn, err := grpc.NewClient(c.Addr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		stream, err := runnerdv1.NewToolHostServiceClient(conn).CallTool(harness.Context(t), &runnerdv1.CallToolRequest{
+			Name: "good", ArgumentsJson: "{}",
+		})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		if code := status.Code(err); code != codes.PermissionDenied && code != codes.Unimplemented {
+			t.Errorf("CallTool of the daemon gives %v", err)
+		}
+		if n := len(c.hosts["lint"].Attempts()); n != 0 {
+			t.Errorf("%d calls reached the host", n)
+		}
 	})
 
 	t.Run("T-130 T-132 an error takes out that tool only, and warnings block nothing", func(t *testing.T) {
