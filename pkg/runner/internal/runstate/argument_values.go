@@ -29,14 +29,16 @@ const manyMembers = 16
 // parseValues reads the canonical form of arguments that passed their checks.
 func parseValues(canonical []byte) *node {
 	dec := jsontext.NewDecoder(bytes.NewBuffer(canonical), jsontext.AllowDuplicateNames(true)) // there are none
-	v, err := readValue(dec, canonical)
+	v, err := readValue(dec, string(canonical))
 	if err != nil {
 		panic("arguments that passed their checks: " + err.Error())
 	}
 	return v
 }
 
-func readValue(dec *jsontext.Decoder, all []byte) (*node, error) {
+// readValue reads one value of all, in which the texts of objects and arrays are slices: each is part of those it
+// stands in.
+func readValue(dec *jsontext.Decoder, all string) (*node, error) {
 	token, err := dec.ReadToken()
 	if err != nil {
 		return nil, err
@@ -71,7 +73,7 @@ func readValue(dec *jsontext.Decoder, all []byte) (*node, error) {
 	if _, err := dec.ReadToken(); err != nil {
 		return nil, err
 	}
-	v.text = string(all[begin:dec.InputOffset()])
+	v.text = all[begin:dec.InputOffset()]
 	return v, nil
 }
 
@@ -103,7 +105,10 @@ func (v *node) at(key string) *node {
 	for token := range strings.SplitSeq(key[1:], "/") {
 		switch v.kind {
 		case jsontext.KindBeginObject:
-			v = v.member(pointerToken.Replace(token))
+			if strings.Contains(token, "~") {
+				token = pointerToken.Replace(token)
+			}
+			v = v.member(token)
 		case jsontext.KindBeginArray:
 			v = v.item(token)
 		default:

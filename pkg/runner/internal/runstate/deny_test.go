@@ -47,6 +47,13 @@ func TestMatchesText(t *testing.T) {
 		{"**", "a\nb", true},
 		{"*x", strings.Repeat("x", 5000) + "y", false},
 		{"日*語", "日本語", true},
+		{"*本?", "日本本語", true},
+		{"*ab?c", "ababc", false},
+		{"*ab?c", "abababxc", true},
+		{`*a\*b`, "aa*aa*b", true},
+		{"*ab*ab", "ab", false},
+		{"*ab*ab", "abab", true},
+		{"*aab", "aaab", true},
 	} {
 		if got := matchesText(tc.pattern, tc.text); got != tc.want {
 			t.Errorf("%q matches %q: %v, want %v", tc.pattern, tc.text[:min(len(tc.text), 40)], got, tc.want)
@@ -57,7 +64,7 @@ func TestMatchesText(t *testing.T) {
 // A text that is made to be slow to look at is not let past a rule.
 func TestMatchesTextIsBounded(t *testing.T) {
 	t.Parallel()
-	pattern := "*" + strings.Repeat("a", 1000) + "b"
+	pattern := "*" + strings.Repeat("a", 1000) + "?b"
 	begin := time.Now()
 	if !matchesText(pattern, strings.Repeat("a", 1<<20)) {
 		t.Error("a text that takes too many steps does not count as a match")

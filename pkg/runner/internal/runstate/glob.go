@@ -10,20 +10,30 @@ import (
 // matchesGlob matches a whole name against a glob. Most globs do not match most names, which their literal ends show
 // without reading them as patterns.
 func matchesGlob(glob, name string) bool {
-	head, tail := literalEnds(glob)
-	if len(name) < max(len(head), len(tail)) || name[:len(head)] != head || name[len(name)-len(tail):] != tail {
-		return false
+	head := 0
+	for ; head < len(glob) && !isMeta(glob[head]); head++ {
+		if head >= len(name) || glob[head] != name[head] {
+			return false
+		}
 	}
-	return len(head) == len(glob) && head == name || len(head) < len(glob) && doublestar.MatchUnvalidated(glob, name)
+	if head == len(glob) {
+		return head == len(name)
+	}
+	for g, n := len(glob)-1, len(name)-1; !isMeta(glob[g]); g, n = g-1, n-1 {
+		if n < 0 || glob[g] != name[n] {
+			return false
+		}
+	}
+	return doublestar.MatchUnvalidated(glob, name)
 }
 
-// literalEnds returns how a glob begins and ends without any pattern; both are the whole glob if it is a plain name.
-func literalEnds(glob string) (head, tail string) {
-	from := strings.IndexAny(glob, `*?[]{}\`)
-	if from < 0 {
-		return glob, glob
+// isMeta reports whether a character of a glob stands for others than itself.
+func isMeta(c byte) bool {
+	switch c {
+	case '*', '?', '[', ']', '{', '}', '\\':
+		return true
 	}
-	return glob[:from], glob[strings.LastIndexAny(glob, `*?[]{}\`)+1:]
+	return false
 }
 
 // matchesText matches a whole text against a pattern of a deny rule: * stands for any characters, ? for one, \ takes
@@ -31,17 +41,30 @@ func literalEnds(glob string) (head, tail string) {
 // round by text that is hard to look at.
 func matchesText(pattern, text string) bool {
 	steps := stepsPerByte * (len(pattern) + len(text) + 1)
-	star, again := -1, 0 // where the last * stands, and from where on it is tried with one more character
+	star, again := -1, 0 // where the pattern goes on after the last *, and where in the text that is tried
+	literal := ""        // what stands there in the pattern before the next * or ?
 	p, t := 0, 0
 	for t < len(text) || p < len(pattern) {
 		if steps--; steps < 0 {
 			return true
 		}
+		if p == star && literal != "" {
+			skip := strings.Index(text[t:], literal)
+			if skip < 0 {
+				return false
+			}
+			steps -= skip + len(literal)
+			again += skip
+			p, t = p+len(literal), again+len(literal)
+			continue
+		}
 		if p < len(pattern) {
 			switch {
 			case pattern[p] == '*':
-				star, again = p, t
-				p++
+				if p++; p == len(pattern) {
+					return true
+				}
+				star, again, literal = p, t, literalHead(pattern[p:])
 				continue
 			case pattern[p] == '?':
 				if t < len(text) {
@@ -50,12 +73,12 @@ func matchesText(pattern, text string) bool {
 					continue
 				}
 			default:
-				literal := p
+				at := p
 				if pattern[p] == '\\' && p+1 < len(pattern) {
-					literal++
+					at++
 				}
-				if t < len(text) && text[t] == pattern[literal] {
-					p, t = literal+1, t+1
+				if t < len(text) && text[t] == pattern[at] {
+					p, t = at+1, t+1
 					continue
 				}
 			}
@@ -65,9 +88,17 @@ func matchesText(pattern, text string) bool {
 		}
 		_, size := utf8.DecodeRuneInString(text[again:])
 		again += size
-		p, t = star+1, again
+		p, t = star, again
 	}
 	return true
+}
+
+// literalHead returns how a pattern of a deny rule begins before all that stands for something else.
+func literalHead(pattern string) string {
+	if end := strings.IndexAny(pattern, `*?\`); end >= 0 {
+		return pattern[:end]
+	}
+	return pattern
 }
 
 // stepsPerByte bounds the work of matchesText in the length of pattern and text.
