@@ -59,14 +59,14 @@ func matchesText(pattern, text string) bool {
 			continue
 		}
 		if p < len(pattern) {
-			switch {
-			case pattern[p] == '*':
+			switch pattern[p] {
+			case '*':
 				if p++; p == len(pattern) {
 					return true
 				}
 				star, again, literal = p, t, literalHead(pattern[p:])
 				continue
-			case pattern[p] == '?':
+			case '?':
 				if t < len(text) {
 					_, size := utf8.DecodeRuneInString(text[t:])
 					p, t = p+1, t+size
