@@ -96,7 +96,8 @@ conformance: ## run the tests and say which features of docs/conformance.md they
 .PHONY: bench fuzz kills races
 bench: ## measure runnerd against its floors and targets (BENCH=regexp over the names)
 	@go build -trimpath -o .bin/runnerd ./cmd/runnerd
-	@go run ./test/bench -runnerd .bin/runnerd -run '$(BENCH)'
+	@go test -c -trimpath -o .bin/rules.test ./pkg/runner/internal/runstate
+	@go run ./test/bench -runnerd .bin/runnerd -rules .bin/rules.test -run '$(BENCH)'
 
 fuzz: ## run every fuzz test for FUZZTIME (30s)
 	@go test -list '^Fuzz' ./... | awk '/^Fuzz/ { names[++n] = $$1 } \

@@ -81,7 +81,7 @@ func (b *bench) crash(ctx context.Context, l load, after time.Duration) (c crash
 	}
 	began := time.Now()
 	err = l.execute(ctx, func(ctx context.Context, worker int, id string) error {
-		return startRun(ctx, d.client(worker), id, l.Work)
+		return startRun(ctx, d.client(worker), agentName, id, l.Work)
 	})
 	time.Sleep(after - time.Since(began)) // a moment in the middle is what is asked for
 	d.crash()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -18,7 +19,7 @@ import (
 )
 
 const (
-	agentName = "bench"
+	agentName = "bench" // no gate has anything to look at
 	// connections is over how many a load or the watchers spread: the daemon takes 250 calls at a time on one.
 	connections = 8
 	// runTimeout bounds one run.
@@ -75,20 +76,23 @@ func (b *bench) daemonUnder(ctx context.Context, dir string, under []string) (*d
 	return d, nil
 }
 
-// config is the configuration of the daemon: one agent with the stubs, and limits that no measure reaches.
+// config is the configuration of the daemon: an agent with the stubs, those with gates, and limits that no measure
+// reaches.
 func (b *bench) config() string {
+	const budget = "{max_iterations: 1000000, max_tool_calls: 1000000, max_cost_cents: 1000000, max_context_tokens: 1000000}"
 	return fmt.Sprintf(`log: {level: error}
 decide_services:
   stub: {address: %q}
 tool_hosts:
   stub: {address: %q}
+  files: {address: %q, tools: {%s: {tier: 1, path_arguments: [path]}}}
 agents:
   %s:
     decide_service: stub
     tool_hosts: [stub]
-    policy: {mode: allow}
-    budget: {max_iterations: 1000000, max_tool_calls: 1000000, max_cost_cents: 1000000, max_context_tokens: 1000000}
-`, b.decide.address, b.tools.address, agentName)
+    policy: {mode: allow, paths: {off: true}}
+    budget: %s
+`, b.decide.address, b.tools.address, b.tools.address, toolName, agentName, budget) + gatedAgents(budget)
 }
 
 func (d *daemon) dial(options ...grpc.DialOption) error {
@@ -117,15 +121,19 @@ func (d *daemon) client(worker int) runnerdv1.RunServiceClient { return d.client
 func (d *daemon) load(ctx context.Context, l load) error {
 	return l.execute(ctx, func(ctx context.Context, worker int, id string) error {
 		client := d.client(worker)
-		if err := startRun(ctx, client, id, l.Work); err != nil {
+		if err := startRun(ctx, client, cmp.Or(l.Agent, agentName), id, l.Work); err != nil {
 			return err
 		}
 		return waitRun(ctx, client, id)
 	})
 }
 
-func startRun(ctx context.Context, client runnerdv1.RunServiceClient, id string, w work) error {
-	_, err := client.StartRun(ctx, &runnerdv1.StartRunRequest{RunId: id, Agent: agentName, Task: w.task()})
+func startRun(ctx context.Context, client runnerdv1.RunServiceClient, agent, id string, w work) error {
+	req := &runnerdv1.StartRunRequest{RunId: id, Agent: agent, Task: w.task()}
+	if agent != agentName {
+		req.Plan = planOfFiles
+	}
+	_, err := client.StartRun(ctx, req)
 	return err
 }
 

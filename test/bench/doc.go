@@ -12,6 +12,9 @@
 // and each is measured in processes of its own, with an empty store, in interleaved rounds; a figure is the median of
 // its rounds. For streams the floor is a gRPC server that sends the very messages the daemon sent, encoded once.
 //
+// What a policy costs is measured twice: judging one call in the rules themselves, against one unary call over the
+// network, and agent-run under a policy that lets all pass, or in auto mode, against agent-run without one.
+//
 // Standard output has one line a measure, name<TAB>value<TAB>unit<TAB>reference<TAB>ratio, where the reference is the
 // floor's figure of the same run, or an absolute target. Standard error has the figures behind them, the time a sync
 // of the disk took in each round, and which targets are missed. Rates of different machines, or of a busy machine,

@@ -37,6 +37,7 @@ func (f floorEngine) close() error {
 type bench struct {
 	report
 	runnerd string // the daemon's binary
+	rules   string // the test binary of its rules
 	dir     string // scratch, on the disk that is measured
 	quick   bool   // little work: to see that all measures work
 	rounds  int

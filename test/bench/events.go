@@ -124,7 +124,7 @@ func (b *bench) daemonCost(ctx context.Context, last, times int) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
 	for run, events := range map[string]int{"event-short": early, "event-long": last} {
-		if err := startRun(ctx, d.client(0), run, work{Hold: true}); err != nil {
+		if err := startRun(ctx, d.client(0), agentName, run, work{Hold: true}); err != nil {
 			return err
 		}
 		l := load{Runs: events, InFlight: 512}

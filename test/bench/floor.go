@@ -150,6 +150,7 @@ type load struct {
 	Runs     int    `json:"runs"`
 	InFlight int    `json:"in_flight"`
 	Work     work   `json:"work"`
+	Agent    string `json:"agent,omitempty"` // whose runs; empty: of agentName
 }
 
 // execute calls run for every run of the load, InFlight at a time.

@@ -95,7 +95,7 @@ type held struct{ seconds, cpu float64 }
 
 // heldRun starts a run whose first Decide is held, prepares, lets it go, and waits for its end and that of finish.
 func (b *bench) heldRun(ctx context.Context, d *daemon, id string, w work, prepare func(context.Context) (finish func() error, err error)) (h held, err error) {
-	if err := startRun(ctx, d.client(0), id, w); err != nil {
+	if err := startRun(ctx, d.client(0), agentName, id, w); err != nil {
 		return h, err
 	}
 	finish := func() error { return nil }

@@ -39,6 +39,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, notes io.Writer)
 		quick   = flags.Bool("quick", false, "do very little, to see that all measures work; the figures say nothing")
 		rounds  = flags.Int("rounds", 5, "interleaved rounds of agent-run")
 		runnerd = flags.String("runnerd", ".bin/runnerd", "binary of the daemon")
+		rules   = flags.String("rules", ".bin/rules.test", "test binary of pkg/runner/internal/runstate")
 		dir     = flags.String("dir", "", "directory on the disk to measure (default: that of temporary files)")
 		list    = flags.Bool("list", false, "list the measures and end")
 	)
@@ -62,8 +63,13 @@ func run(ctx context.Context, args []string, in io.Reader, out, notes io.Writer)
 	if b.runnerd, err = filepath.Abs(*runnerd); err != nil {
 		return err
 	}
-	if _, err := os.Stat(b.runnerd); err != nil {
-		return fmt.Errorf("the daemon is not built: %w", err)
+	if b.rules, err = filepath.Abs(*rules); err != nil {
+		return err
+	}
+	for _, binary := range []string{b.runnerd, b.rules} {
+		if _, err := os.Stat(binary); err != nil {
+			return fmt.Errorf("what is measured is not built: %w", err)
+		}
 	}
 	if b.dir, err = os.MkdirTemp(*dir, "runnerd-bench-"); err != nil {
 		return err
@@ -106,6 +112,8 @@ func (b *bench) measures() []measurement {
 		{fanOutRows(), b.fanOut},
 		{commitRows(), b.commitRate},
 		{eventCostRows(), b.eventCost},
+		{verdictRows(), b.verdict},
+		{gatedRows(), b.gatedRuns},
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"math"
 	"os"
@@ -83,13 +84,16 @@ func TestStatistics(t *testing.T) {
 
 func TestTaskCarriesWork(t *testing.T) {
 	t.Parallel()
-	want := work{Iterations: 10, Pace: 25 * time.Millisecond, Hold: true}
+	want := work{Iterations: 10, Pace: 25 * time.Millisecond, Hold: true, Files: true}
 	got, err := parseTask(want.task())
 	if err != nil || got != want {
 		t.Errorf("parsed %+v, %v, want %+v", got, err, want)
 	}
 	if pace, err := paceOf(want.arguments(3)); err != nil || pace != want.Pace {
 		t.Errorf("pace %v, %v, want %v", pace, err, want.Pace)
+	}
+	if got := want.arguments(3); len(got) != argumentBytes || !json.Valid([]byte(got)) {
+		t.Errorf("arguments of %d bytes, want valid JSON of %d: %s", len(got), argumentBytes, got)
 	}
 	if len(toolResult) != resultBytes {
 		t.Errorf("a result has %d bytes, want %d", len(toolResult), resultBytes)
@@ -107,12 +111,17 @@ func TestQuick(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts daemons for half a minute")
 	}
-	runnerd := filepath.Join(t.TempDir(), "runnerd")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", runnerd, "../../cmd/runnerd").CombinedOutput(); err != nil {
-		t.Fatalf("build the daemon: %v\n%s", err, out)
+	runnerd, rules := filepath.Join(t.TempDir(), "runnerd"), filepath.Join(t.TempDir(), "rules.test")
+	for _, build := range [][]string{
+		{"build", "-o", runnerd, "../../cmd/runnerd"},
+		{"test", "-c", "-o", rules, "../../pkg/runner/internal/runstate"},
+	} {
+		if out, err := exec.CommandContext(t.Context(), "go", build...).CombinedOutput(); err != nil {
+			t.Fatalf("go %v: %v\n%s", build, err, out)
+		}
 	}
 	var out, notes bytes.Buffer
-	err := run(t.Context(), []string{"-quick", "-runnerd", runnerd, "-dir", t.TempDir()}, nil, &out, &notes)
+	err := run(t.Context(), []string{"-quick", "-runnerd", runnerd, "-rules", rules, "-dir", t.TempDir()}, nil, &out, &notes)
 	t.Logf("%s", notes.Bytes())
 	if err != nil {
 		t.Fatal(err)

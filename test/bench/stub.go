@@ -149,6 +149,11 @@ func (s *toolStub) CallTool(req *runnerdv1.CallToolRequest, stream grpc.ServerSt
 	})
 }
 
+// GetCall implements ToolHostService: the one unary call that the stubs have, measured for what a call costs.
+func (s *toolStub) GetCall(context.Context, *runnerdv1.GetCallRequest) (*runnerdv1.GetCallResponse, error) {
+	return &runnerdv1.GetCallResponse{State: &runnerdv1.GetCallResponse_NotSeen{NotSeen: &runnerdv1.CallNotSeen{}}}, nil
+}
+
 // ledger is what the tool stub executed.
 type ledger struct {
 	Calls    int `json:"calls"`    // executions
