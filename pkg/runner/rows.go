@@ -88,8 +88,9 @@ const maxListed = 2 << 10
 // summary is what lists show of a run: redacted, long texts cut, and without the spec, which is stored once by its
 // digest, and the grants, which have a list of their own.
 func summary(st *runstate.State) *runnerdv1.Run {
-	run := proto.CloneOf(runstate.RedactRun(st.View()))
+	run := st.View()
 	run.Spec, run.Grants = nil, nil
+	run = proto.CloneOf(runstate.RedactRun(run))
 	run.Task = cutBytes(run.GetTask(), maxListed)
 	run.ErrorMessage = cutBytes(run.GetErrorMessage(), maxListed)
 	if run.GetFinalAnswer() != nil {

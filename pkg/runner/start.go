@@ -151,14 +151,13 @@ func (e *engine) begin(ctx context.Context) error {
 	if e.claim.Head != 0 {
 		return fmt.Errorf("run %s has events and no row", e.run)
 	}
-	started, err := e.firstEvent(ctx, s)
+	st := runstate.New(runstate.Env{Key: e.r.cfg.Key, Spec: s.spec}, e.run)
+	started, err := e.firstEvent(ctx, s, st.SpecDigest())
 	if err != nil {
 		return err
 	}
-	e.st = runstate.New(runstate.Env{Key: e.r.cfg.Key, Spec: s.spec}, e.run)
-	e.spec, e.requestDigest, e.owner = s.spec, s.digest, s.principal
-	_, digest := runstate.SpecBytes(s.spec)
-	e.r.store.shared.put(hex.EncodeToString(digest[:]), s.spec)
+	e.st, e.spec, e.requestDigest, e.owner = st, s.spec, s.digest, s.principal
+	e.r.store.shared.put(st.SpecDigest(), s.spec)
 
 	items[0].fact = runstate.Start{Principal: s.principal, Started: started}
 	// With a fresh catalogue and a free slot the first Decide needs no further commit.
@@ -169,11 +168,10 @@ func (e *engine) begin(ctx context.Context) error {
 }
 
 // firstEvent returns the first event of a run. What is too big for it is stored beside it.
-func (e *engine) firstEvent(ctx context.Context, s *start) (*runnerdv1.RunStarted, error) {
+func (e *engine) firstEvent(ctx context.Context, s *start, specDigest string) (*runnerdv1.RunStarted, error) {
 	req := s.request
-	_, digest := runstate.SpecBytes(s.spec)
 	out := &runnerdv1.RunStarted{
-		Agent: req.GetAgent(), SpecDigest: hex.EncodeToString(digest[:]), RulesVersion: runstate.RulesVersion,
+		Agent: req.GetAgent(), SpecDigest: specDigest, RulesVersion: runstate.RulesVersion,
 		RequestDigest: s.digest, Kind: req.GetKind(), KindSource: "override", Labels: req.GetLabels(),
 		MetadataJson: req.GetMetadataJson(), Identity: req.GetIdentity(), Model: req.GetModel(), Effort: req.GetEffort(),
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -23,9 +24,10 @@ func SpecBytes(spec *runnerdv1.RunSpec) (body []byte, digest [32]byte) {
 // refers to: parts are shared with the state.
 func (st *State) View() *runnerdv1.Run {
 	c, started := &st.ctl, st.mem.started
-	spec := proto.CloneOf(st.env.Spec)
+	spec := shallow(st.env.Spec) // its policy may be long
 	spec.Budget = c.Budget
 	if spec.GetAutoMode() != nil {
+		spec.AutoMode = shallow(spec.GetAutoMode())
 		spec.AutoMode.Limits = c.AutoLimits
 	}
 	return &runnerdv1.Run{
@@ -41,6 +43,16 @@ func (st *State) View() *runnerdv1.Run {
 		CreatedAt: timestamppb.New(st.mem.created), UpdatedAt: timestamppb.New(c.Time), HeadSequence: c.Sequence,
 		ImportedObservations: started.GetReplayedObservations(), Model: started.GetModel(), Effort: started.GetEffort(),
 	}
+}
+
+// shallow copies a message and none of what it refers to.
+func shallow[T proto.Message](m T) T {
+	to := m.ProtoReflect().New()
+	m.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		to.Set(field, v)
+		return true
+	})
+	return to.Interface().(T) //nolint:errcheck,forcetypeassert // a message makes messages of its own type
 }
 
 // finalAnswer is the answer that a leg was closed with; nil while one is open.
