@@ -9,7 +9,7 @@ import (
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 )
 
-// Agents with a full policy of three layers. No call is blocked: under the first every call passes by itself, under the
+// Agents with a full policy, as that of BenchmarkVerdict in pkg/runner/internal/runstate. No call is blocked: under the first every call passes by itself, under the
 // second a person would have to be asked of every call, and auto mode approves it.
 const (
 	gatedAgent = "gated"
@@ -76,19 +76,19 @@ func gatedAgents(budget string) string {
     policies: [first, second]
     auto_mode: %s
     budget: %s
-`, agent.name, fullPolicy(agent.mode), agent.auto, budget)
+`, agent.name, policyLayer(0, agent.mode), agent.auto, budget)
 	}
-	fmt.Fprintf(&text, "policies:\n  first: %s\n  second: %[1]s\n", fullPolicy(""))
+	fmt.Fprintf(&text, "policies:\n  first: %s\n  second: %s\n", policyLayer(1, ""), policyLayer(2, ""))
 	return text.String()
 }
 
-// fullPolicy is one layer with everything that gates look at, in YAML. None of it matches what runs of work with files
-// do.
-func fullPolicy(mode string) string {
+// policyLayer is one of three layers of a policy with everything that gates look at, in YAML: twenty deny rules and
+// twenty approval globs in all. None of it matches what runs of work with files do.
+func policyLayer(layer int, mode string) string {
 	type object map[string]any
 	var deny []object
 	var approval []string
-	for i := range 20 {
+	for i := layer; i < 20; i += 3 {
 		arguments := object{"content": fmt.Sprintf("*secret-%d?=*", i)} // has to read all of it
 		if i%2 == 1 {
 			arguments = object{"path": fmt.Sprintf("*.git/hooks-%d/*", i), "/pace_ns": "06*"}

@@ -21,28 +21,28 @@ func BenchmarkVerdict(b *testing.B) {
 	}
 }
 
-// fullPolicy is a run whose policy has everything in each of three layers, and a call of it: a file to be written, with
-// arguments of 1 KiB.
+// fullPolicy is a run whose policy has everything that gates look at, in three layers with twenty deny rules and twenty
+// approval globs in all, and a call of it: a file to be written, with arguments of 1 KiB.
 func fullPolicy(tb testing.TB) (*State, *runnerdv1.ToolCall) {
 	tb.Helper()
 	spec := &runnerdv1.RunSpec{
 		Plan: &runnerdv1.PlanContract{ContentHash: "sha256:plan", FileTargets: []string{"docs", "cmd/main.go", "/srv/repo/internal"}},
 	}
 	for _, name := range []string{"agent", "policy/careful", "request"} {
-		layer := &runnerdv1.PolicyLayer{
+		spec.Policy = append(spec.Policy, &runnerdv1.PolicyLayer{
 			Name: name, Mode: runnerdv1.PermissionMode_PERMISSION_MODE_WORKSPACE_WRITE,
 			Paths: &runnerdv1.PathRules{Workspace: "/srv/repo", Sensitive: DefaultSensitive},
 			Plan:  runnerdv1.PlanRule_PLAN_RULE_REQUIRED,
+		})
+	}
+	for i := range 20 {
+		layer := spec.GetPolicy()[i%3]
+		arguments := map[string]string{"content": fmt.Sprintf("*secret-%d?=*", i)} // has to read all of it
+		if i%2 == 1 {
+			arguments = map[string]string{"path": fmt.Sprintf("*.git/hooks-%d/*", i), "/options/mode": "06*"}
 		}
-		for i := range 20 {
-			arguments := map[string]string{"content": fmt.Sprintf("*secret-%d?=*", i)} // has to read all of it
-			if i%2 == 1 {
-				arguments = map[string]string{"path": fmt.Sprintf("*.git/hooks-%d/*", i), "/options/mode": "06*"}
-			}
-			layer.Deny = append(layer.Deny, &runnerdv1.DenyRule{Id: fmt.Sprint("rule-", i), Tools: "fs_*", Arguments: arguments})
-			layer.ApprovalFor = append(layer.ApprovalFor, fmt.Sprintf("*_deploy_%d", i))
-		}
-		spec.Policy = append(spec.Policy, layer)
+		layer.Deny = append(layer.Deny, &runnerdv1.DenyRule{Id: fmt.Sprint("rule-", i), Tools: "fs_*", Arguments: arguments})
+		layer.ApprovalFor = append(layer.ApprovalFor, fmt.Sprintf("*_deploy_%d", i))
 	}
 	arguments := func(content string) string {
 		text, err := json.Marshal(map[string]any{
