@@ -1,9 +1,13 @@
 package runstate
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/bmatcuk/doublestar/v4"
+	"pgregory.net/rapid"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 )
@@ -59,6 +63,57 @@ func TestMatchesText(t *testing.T) {
 			t.Errorf("%q matches %q: %v, want %v", tc.pattern, tc.text[:min(len(tc.text), 40)], got, tc.want)
 		}
 	}
+}
+
+// Text is searched for in jumps, which finds what a step at a time would.
+func TestMatchesTextAsDefined(t *testing.T) {
+	t.Parallel()
+	text := rapid.StringOfN(rapid.SampledFrom([]rune("aabé?*")), 0, 10, -1)
+	pattern := rapid.StringOfN(rapid.SampledFrom([]rune(`aabé**?\\`)), 0, 8, -1)
+	rapid.Check(t, func(t *rapid.T) {
+		pattern, text := pattern.Draw(t, "pattern"), text.Draw(t, "text")
+		var expression strings.Builder
+		escaped := false
+		for i, r := range pattern {
+			switch {
+			case !escaped && r == '\\' && i+1 < len(pattern):
+				escaped = true
+				continue
+			case !escaped && r == '*':
+				expression.WriteString(".*")
+			case !escaped && r == '?':
+				expression.WriteString(".")
+			default:
+				expression.WriteString(regexp.QuoteMeta(string(r)))
+			}
+			escaped = false
+		}
+		want := regexp.MustCompile("(?s)^(?:" + expression.String() + ")$").MatchString(text)
+		if got := matchesText(pattern, text); got != want {
+			t.Errorf("%q matches %q: %v, want %v", pattern, text, got, want)
+		}
+	})
+}
+
+// Globs are looked at in ways of our own before they are read as patterns, which changes nothing of what they match.
+func TestMatchesGlob(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"keys", "keys/a", "deploy/keys", "deploy/keys/a/b"} {
+		if !matchesGlob("**/keys/**", name) {
+			t.Errorf("**/keys/** does not match %q", name)
+		}
+	}
+	glob := rapid.StringOfN(rapid.SampledFrom([]rune("aab/**?[]{,}\\")), 0, 6, -1)
+	name := rapid.StringOfN(rapid.SampledFrom([]rune("aab/")), 0, 6, -1)
+	rapid.Check(t, func(t *rapid.T) {
+		glob, name := glob.Draw(t, "glob"), name.Draw(t, "name")
+		if !doublestar.ValidatePattern(glob) {
+			t.Skip("no glob")
+		}
+		if got, want := matchesGlob(glob, name), doublestar.MatchUnvalidated(glob, name); got != want {
+			t.Errorf("%q matches %q: %v, want %v", glob, name, got, want)
+		}
+	})
 }
 
 // A text that is made to be slow to look at is not let past a rule.

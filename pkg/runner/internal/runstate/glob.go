@@ -8,8 +8,11 @@ import (
 )
 
 // matchesGlob matches a whole name against a glob. Most globs do not match most names, which their literal ends show
-// without reading them as patterns.
+// without reading them as patterns, and most have one *.
 func matchesGlob(glob, name string) bool {
+	if strings.Contains(glob, "**") {
+		return doublestar.MatchUnvalidated(glob, name) // which takes a/** for a too, and **/a
+	}
 	head := 0
 	for ; head < len(glob) && !isMeta(glob[head]); head++ {
 		if head >= len(name) || glob[head] != name[head] {
@@ -19,10 +22,14 @@ func matchesGlob(glob, name string) bool {
 	if head == len(glob) {
 		return head == len(name)
 	}
-	for g, n := len(glob)-1, len(name)-1; !isMeta(glob[g]); g, n = g-1, n-1 {
-		if n < 0 || glob[g] != name[n] {
+	last, end := len(glob)-1, len(name) // of the glob's patterns, and of what they have to match
+	for ; !isMeta(glob[last]); last-- {
+		if end--; end < 0 || glob[last] != name[end] {
 			return false
 		}
+	}
+	if last == head && glob[head] == '*' {
+		return head <= end && strings.IndexByte(name[head:end], '/') < 0
 	}
 	return doublestar.MatchUnvalidated(glob, name)
 }
