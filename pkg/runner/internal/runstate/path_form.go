@@ -190,7 +190,7 @@ func looksLikePath(text string) bool {
 	if plainPath(text) {
 		return text == ".."
 	}
-	alike := lookAlikes(decodePercent(text))
+	alike := lookAlikes(decodePercent(lookAlikes(text)))
 	if !strings.Contains(text, `\`) {
 		return strings.Contains(alike, "/")
 	}
