@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
 
 	configv1 "github.com/runnerd/runnerd/gen/runnerd/config/v1"
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
@@ -38,7 +37,7 @@ func startGated(t *testing.T) *gated {
 	for tier := range uint32(5) {
 		name := fmt.Sprint("tier", tier)
 		tools = append(tools, harness.Tool(name, `{"type":"object"}`))
-		said[name] = &configv1.Tool{Tier: proto.Uint32(tier)}
+		said[name] = &configv1.Tool{Tier: new(tier)}
 	}
 	tools = append(tools,
 		harness.Tool("silent", `{"type":"object"}`), harness.Tool("look", `{"type":"object"}`, harness.ReadOnly),

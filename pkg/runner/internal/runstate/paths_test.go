@@ -317,9 +317,22 @@ func TestGlobs(t *testing.T) {
 		glob, name string
 		want       bool
 	}{
-		{"a", "a", true}, {"a", "ab", false}, {"a*", "ab", true}, {"*a", "ba", true}, {"a*a", "a", false}, {"a*b", "ab", true},
-		{"?", "é", true}, {"[ab]c", "bc", true}, {"[!ab]c", "bc", false}, {"{x,y}*z", "yz", true}, {`a\*`, "a*", true}, {`a\*`, "ab", false},
-		{"", "", true}, {"", "a", false}, {"*", "", true}, {`\a`, "a", true},
+		{"a", "a", true},
+		{"a", "ab", false},
+		{"a*", "ab", true},
+		{"*a", "ba", true},
+		{"a*a", "a", false},
+		{"a*b", "ab", true},
+		{"?", "é", true},
+		{"[ab]c", "bc", true},
+		{"[!ab]c", "bc", false},
+		{"{x,y}*z", "yz", true},
+		{`a\*`, "a*", true},
+		{`a\*`, "ab", false},
+		{"", "", true},
+		{"", "a", false},
+		{"*", "", true},
+		{`\a`, "a", true},
 	} {
 		if got := matchesGlob(tc.glob, tc.name); got != tc.want {
 			t.Errorf("%q matches %q: %v, want %v", tc.glob, tc.name, got, tc.want)
