@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-MILESTONE ?= 1
+MILESTONE ?= 2
 FUZZTIME  ?= 30s
 KILLS     ?= 50
 BENCH     ?= .
