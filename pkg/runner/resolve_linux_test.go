@@ -88,60 +88,86 @@ func TestSharedWorkspace(t *testing.T) {
 	}
 }
 
-// FuzzPathPolicy holds what passes against the kernel: what openat2 opens beneath the workspace without a link, or
-// does not find there.
-func FuzzPathPolicy(f *testing.F) {
-	root := sharedTree(f)
-	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY, 0)
-	if err != nil {
-		f.Fatal(err)
+// kernel opens paths beneath a workspace in which there are no links to follow.
+type kernel struct {
+	root string
+	dir  int
+}
+
+func newKernel(t testing.TB) kernel {
+	t.Helper()
+	k := kernel{root: sharedTree(t)}
+	var err error
+	if k.dir, err = unix.Open(k.root, unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
+		t.Fatal(err)
 	}
-	f.Cleanup(func() { _ = unix.Close(dir) })
-	how := &unix.OpenHow{
+	t.Cleanup(func() { _ = unix.Close(k.dir) })
+	if err := k.open("f"); errors.Is(err, unix.ENOSYS) {
+		t.Skip("this kernel has no openat2 to compare with")
+	}
+	return k
+}
+
+func (k kernel) open(path string) error {
+	fd, err := unix.Openat2(k.dir, path, &unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_NOFOLLOW, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-	}
-	if fd, err := unix.Openat2(dir, "f", how); errors.Is(err, unix.ENOSYS) {
-		f.Skip("this kernel has no openat2 to compare with")
-	} else if err == nil {
+	})
+	if err == nil {
 		_ = unix.Close(fd)
 	}
-	names := []string{
-		"a", "b", "f", "in", "out", "up", "none", "self", "back", "..", ".", "", "...", "..f", "d d", "new", `b\l`, "%2e", "%2f..", "~", "/", "\uFF0F",
+	return err
+}
+
+// agrees checks that a path which passes is one that openat2 opens beneath the workspace without a link, or does not
+// find there.
+func (k kernel) agrees(t *testing.T, path string) {
+	t.Helper()
+	if explainPath(t, k.root, path).GetVerdict() != runnerdv1.Verdict_VERDICT_ALLOW {
+		return
 	}
-	for _, one := range names {
-		for _, two := range names {
-			for _, three := range names {
-				f.Add(one + "/" + two + "/" + three)
-			}
-			f.Add(root + "/" + one + "/" + two)
-			f.Add(one + `\` + two)
+	beneath := path
+	if strings.HasPrefix(path, "/") { // the kernel reads it from its root, and what lies above the workspace has no links here
+		rest, err := filepath.Rel(k.root, filepath.Clean(path))
+		if err != nil || rest == ".." || strings.HasPrefix(rest, "../") {
+			t.Fatalf("%q leads to %q", path, filepath.Clean(path))
 		}
+		beneath = rest
+	}
+	switch err := k.open(beneath); {
+	case err == nil, errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ENAMETOOLONG): // nothing else is opened
+	default:
+		t.Fatalf("%q passes, and openat2 says of %q: %v", path, beneath, err)
+	}
+}
+
+var pieces = []string{
+	"a", "b", "f", "in", "out", "up", "none", "self", "back", "..", ".", "", "...", "..f", "d d", "new", `b\l`, "%2e", "%2f..", "~", "/", "\uFF0F",
+}
+
+func TestPathsAgainstTheKernel(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t)
+	for _, one := range pieces {
+		for _, two := range pieces {
+			for _, three := range pieces {
+				k.agrees(t, one+"/"+two+"/"+three)
+			}
+			k.agrees(t, k.root+"/"+one+"/"+two)
+			k.agrees(t, one+`\`+two)
+		}
+	}
+}
+
+func FuzzPathPolicy(f *testing.F) {
+	k := newKernel(f)
+	for i, piece := range pieces {
+		f.Add(piece + "/" + pieces[(i+7)%len(pieces)])
+		f.Add("/" + piece)
 	}
 	f.Fuzz(func(t *testing.T, path string) {
-		path = strings.ToValidUTF8(path, "?")
-		if explainPath(t, root, path).GetVerdict() != runnerdv1.Verdict_VERDICT_ALLOW {
-			return
-		}
-		beneath := path
 		if strings.HasPrefix(path, "/") {
-			// The kernel reads it from its root; what lies above the workspace has no links here.
-			rest, err := filepath.Rel(root, filepath.Clean(path))
-			if err != nil || rest == ".." || strings.HasPrefix(rest, "../") {
-				t.Fatalf("%q leads to %q", path, filepath.Clean(path))
-			}
-			if beneath = rest; strings.HasPrefix(path, root+"/") {
-				if tail := strings.TrimLeft(strings.TrimPrefix(path, root+"/"), "/"); !strings.Contains(tail, "..") {
-					beneath = tail
-				}
-			}
+			path = k.root + path
 		}
-		fd, err := unix.Openat2(dir, beneath, how)
-		switch {
-		case err == nil:
-			_ = unix.Close(fd)
-		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ENAMETOOLONG): // nothing is opened
-		default:
-			t.Fatalf("%q passes, and openat2 says of %q: %v", path, beneath, err)
-		}
+		k.agrees(t, strings.ToValidUTF8(path, "?"))
 	})
 }
