@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -27,37 +28,44 @@ func gatedRows() (rows []string) {
 }
 
 // gatedRuns compares agent-run under a full policy, and in auto mode, with the same calls where no gate has anything to
-// look at.
-func (b *bench) gatedRuns(ctx context.Context) error {
+// look at. One daemon serves all in short turns, so that all of them see the same machine.
+func (b *bench) gatedRuns(ctx context.Context) (err error) {
+	runs := 192
+	if b.quick {
+		runs = 16
+	}
+	dir, err := b.folder()
+	if err != nil {
+		return err
+	}
+	d, err := b.daemon(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.close()) }()
 	agents := []string{agentName, gatedAgent, autoAgent}
-	samples := map[string][]runSample{}
-	for round := range b.rounds {
+	samples := map[string][]sample{}
+	for round := range b.few(16) {
 		for i := range agents {
 			agent := agents[(i+round)%len(agents)] // none is always first
-			l := load{Runs: 800, InFlight: 64, Work: work{Iterations: iterations, Files: true}, Agent: agent}
-			if b.quick {
-				l.Runs = 16
-			}
-			s, err := b.runs(ctx, "runnerd", l)
+			s, err := measure(ctx, d, load{
+				Prefix: fmt.Sprintf("%s-%d", agent, round), Runs: runs, InFlight: 64,
+				Work: work{Iterations: iterations, Files: true}, Agent: agent,
+			})
 			if err != nil {
 				return fmt.Errorf("agent %s: %w", agent, err)
 			}
-			samples[agent] = append(samples[agent], s)
-			b.note("agent %-5s round %d: %7.0f iterations/s, %.3f CPU s/1000, %5.1f KB/run",
-				agent, round+1, s.rate(), s.cpuPer1000(), s.bytesPerRun/1e3)
+			b.note("agent %-5s round %d: %7.0f iterations/s, %.3f CPU s/1000", agent, round+1, s.rate(), s.cpuPer1000())
+			if round > 0 || b.quick { // the first warms up
+				samples[agent] = append(samples[agent], s)
+			}
 		}
 	}
-	middle := func(agent string, of func(runSample) float64) float64 { return median(pick(samples[agent], of)) }
+	middle := func(agent string, of func(sample) float64) float64 { return median(pick(samples[agent], of)) }
 	for _, agent := range agents[1:] {
-		b.add(row{
-			"agent-run-" + agent + "/64/iterations_per_second", middle(agent, runSample.rate), "1/s",
-			middle(agentName, runSample.rate), atLeast(0.9),
-		})
-		b.add(row{
-			"agent-run-" + agent + "/64/cpu_per_1000_iterations", middle(agent, runSample.cpuPer1000), "s",
-			middle(agentName, runSample.cpuPer1000),
-			target{},
-		})
+		name := "agent-run-" + agent + "/64/"
+		b.add(row{name + "iterations_per_second", middle(agent, sample.rate), "1/s", middle(agentName, sample.rate), atLeast(0.9)})
+		b.add(row{name + "cpu_per_1000_iterations", middle(agent, sample.cpuPer1000), "s", middle(agentName, sample.cpuPer1000), target{}})
 	}
 	return nil
 }
