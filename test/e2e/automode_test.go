@@ -71,7 +71,7 @@ func TestAutoMode(t *testing.T) {
 		}
 		off := w.Idle(t, w.play(t, "auto", harness.Steps(harness.Calls("charge", "{}")), autoMode(false)))
 		equal(t, "state where the request switches it off", off.GetState(), runnerdv1.RunState_RUN_STATE_WAITING_APPROVAL)
-		_, err := w.Runs.StartRun(harness.Context(t), &runnerdv1.StartRunRequest{Agent: "std", AutoMode: proto.Bool(true)})
+		_, err := w.Runs.StartRun(harness.Context(t), &runnerdv1.StartRunRequest{Agent: "std", AutoMode: new(true)})
 		harness.Code(t, err, codes.InvalidArgument, "POLICY_NOT_ALLOWED")
 	})
 
