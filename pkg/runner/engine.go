@@ -37,7 +37,9 @@ type engine struct {
 	queued  bool // waits for a slot
 	enc     encoder
 	spec    *runnerdv1.RunSpec
-	about   *runnerdv1.Run // what does not change of the run; nil until it is needed
+	// resolved is the spec as it was resolved when this engine started the run; nil: an earlier one did.
+	resolved *resolved
+	about    *runnerdv1.Run // what does not change of the run; nil until it is needed
 
 	// What the store has of the run beside its events.
 	keys          [][]byte // sorted

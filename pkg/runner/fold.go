@@ -113,7 +113,7 @@ func (s *store) begin(ctx context.Context, ev *runnerdv1.Event) (*runstate.State
 	if err != nil {
 		return nil, err
 	}
-	return runstate.New(runstate.Env{Key: s.key, Spec: spec}, ev.GetRunId()), nil
+	return runstate.New(runstate.Env{Key: s.key, Spec: spec, SpecDigest: ev.GetRunStarted().GetSpecDigest()}, ev.GetRunId()), nil
 }
 
 // apply folds one event and gives the state its catalogue once it is pinned.

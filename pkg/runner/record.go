@@ -139,8 +139,7 @@ func (e *engine) sharedBodies(ctx context.Context, events []*runnerdv1.Event) (m
 	for _, ev := range events {
 		switch {
 		case ev.GetRunStarted() != nil:
-			body, digest := runstate.SpecBytes(e.spec)
-			out = map[auditstore.Digest][]byte{digest: body}
+			out = map[auditstore.Digest][]byte{e.resolved.digest: e.resolved.body}
 		case ev.GetToolsPinned() != nil:
 			for i := range e.taken {
 				pinned, ok := e.taken[i].fact.(runstate.Pinned)

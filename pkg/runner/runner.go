@@ -119,6 +119,7 @@ type Runner struct {
 	cfg    Config
 	log    *slog.Logger
 	born   time.Time // with monotonic reading: the process has one clock, whatever is done to that of the machine
+	plain  plainSpecs
 	store  store
 	slots  slots
 	hub    *hub
@@ -164,6 +165,7 @@ func New(cfg Config) (*Runner, error) {
 		open:     make(map[string]bool),
 		stopped:  make(map[string]bool),
 	}
+	r.plain = newPlainSpecs(cfg.Agents)
 	r.store = store{log: cfg.Log, blobs: cfg.Blobs, key: cfg.Key}
 	r.slots = slots{free: cfg.MaxActive}
 	r.hub = newHub(cfg.Log)

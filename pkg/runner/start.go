@@ -17,7 +17,7 @@ import (
 type start struct {
 	principal string
 	agent     *Agent
-	spec      *runnerdv1.RunSpec
+	spec      *resolved
 	request   *runnerdv1.StartRunRequest
 	digest    string // of the request
 }
@@ -33,7 +33,7 @@ func (r *Runner) Start(ctx context.Context, principal string, req *runnerdv1.Sta
 	if agent == nil {
 		return nil, false, agentNotFound(req.GetAgent())
 	}
-	spec, err := resolve(agent, req)
+	spec, err := r.plain.resolve(agent, req)
 	if err != nil {
 		return nil, false, err
 	}
@@ -151,13 +151,13 @@ func (e *engine) begin(ctx context.Context) error {
 	if e.claim.Head != 0 {
 		return fmt.Errorf("run %s has events and no row", e.run)
 	}
-	st := runstate.New(runstate.Env{Key: e.r.cfg.Key, Spec: s.spec}, e.run)
-	started, err := e.firstEvent(ctx, s, st.SpecDigest())
+	st := runstate.New(runstate.Env{Key: e.r.cfg.Key, Spec: s.spec.spec, SpecDigest: s.spec.hex()}, e.run)
+	started, err := e.firstEvent(ctx, s)
 	if err != nil {
 		return err
 	}
-	e.st, e.spec, e.requestDigest, e.owner = st, s.spec, s.digest, s.principal
-	e.r.store.shared.put(st.SpecDigest(), s.spec)
+	e.st, e.spec, e.resolved, e.requestDigest, e.owner = st, s.spec.spec, s.spec, s.digest, s.principal
+	e.r.store.shared.put(s.spec.hex(), s.spec.spec)
 
 	items[0].fact = runstate.Start{Principal: s.principal, Started: started}
 	// With a fresh catalogue and a free slot the first Decide needs no further commit.
@@ -168,10 +168,10 @@ func (e *engine) begin(ctx context.Context) error {
 }
 
 // firstEvent returns the first event of a run. What is too big for it is stored beside it.
-func (e *engine) firstEvent(ctx context.Context, s *start, specDigest string) (*runnerdv1.RunStarted, error) {
+func (e *engine) firstEvent(ctx context.Context, s *start) (*runnerdv1.RunStarted, error) {
 	req := s.request
 	out := &runnerdv1.RunStarted{
-		Agent: req.GetAgent(), SpecDigest: specDigest, RulesVersion: runstate.RulesVersion,
+		Agent: req.GetAgent(), SpecDigest: s.spec.hex(), RulesVersion: runstate.RulesVersion,
 		RequestDigest: s.digest, Kind: req.GetKind(), KindSource: "override", Labels: req.GetLabels(),
 		MetadataJson: req.GetMetadataJson(), Identity: req.GetIdentity(), Model: req.GetModel(), Effort: req.GetEffort(),
 	}

@@ -135,7 +135,7 @@ func TestCatalogueNames(t *testing.T) {
 	c.cfg.Agents["only-c"].Policy.ApprovalFor = []string{"tool:c_*"}
 	c.serve(t)
 
-	t.Run("CASE-12 T-135 what is a legal name is offered, and the rest is found", func(t *testing.T) {
+	t.Run("T-135 CASE-12 what is a legal name is offered, and the rest is found", func(t *testing.T) {
 		offered, found := c.tools(t, "odd")
 		long := strings.Repeat("a", 64)
 		same(t, "tools", offered, []string{
@@ -163,7 +163,7 @@ func TestCatalogueNames(t *testing.T) {
 		same(t, "outcomes", reasons(c.Events(t, run)), []string{"1.3 failed UNKNOWN_TOOL", "1.1 completed", "1.2 completed", "1.4 completed"})
 	})
 
-	t.Run("CASE-13 T-135 one name twice is refused, whoever answers first and after a restart", func(t *testing.T) {
+	t.Run("T-135 CASE-13 one name twice is refused, whoever answers first and after a restart", func(t *testing.T) {
 		look := func(agent string, first, second *harness.Hands) {
 			t.Helper()
 			release, before := second.Hold(), first.Listed()

@@ -1,6 +1,7 @@
 package runstate
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,9 +24,10 @@ var ErrNoGrant = errors.New("grant does not hold")
 
 // Env is what the rules of a run are evaluated with. It is in no event and in no checkpoint body.
 type Env struct {
-	Key       Key // key of all digests
-	Spec      *runnerdv1.RunSpec
-	Catalogue *Catalogue // nil until tools_pinned
+	Key        Key // key of all digests
+	Spec       *runnerdv1.RunSpec
+	SpecDigest string     // of Spec, lower-case hex, where it is known; New needs it
+	Catalogue  *Catalogue // nil until tools_pinned
 }
 
 // State is one run: the fold of its events. It holds control, which a checkpoint body keeps, and memory, the contents,
@@ -183,9 +185,12 @@ func (c *call) asks() bool { return c.Status == callPending || c.Status == callD
 
 // New returns the empty state of a run. Its first fact must be Start.
 func New(env Env, runID string) *State {
-	_, digest := SpecBytes(env.Spec)
+	if env.SpecDigest == "" {
+		_, digest := SpecBytes(env.Spec)
+		env.SpecDigest = hex.EncodeToString(digest[:])
+	}
 	return &State{env: env, ctl: control{
-		Version: bodyVersion, RunID: runID, SpecDigest: fmt.Sprintf("%x", digest),
+		Version: bodyVersion, RunID: runID, SpecDigest: env.SpecDigest,
 		Phase: phaseQueued, Budget: env.Spec.GetBudget(), AutoLimits: autoLimitsOf(env.Spec),
 	}}
 }
