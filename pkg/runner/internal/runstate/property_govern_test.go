@@ -45,7 +45,7 @@ func (r *randomRun) askedFor() *runnerdv1.Decision {
 	calls := &runnerdv1.ToolCalls{}
 	for range rapid.IntRange(1, 4).Draw(r.t, "calls") {
 		calls.Calls = append(calls.Calls, &runnerdv1.ToolCall{
-			Name: rapid.SampledFrom([]string{"charge", "charge", "order", "read"}).Draw(r.t, "tool"),
+			Name: rapid.SampledFrom(r.called).Draw(r.t, "tool"),
 			ArgumentsJson: rapid.SampledFrom([]string{
 				`{"command":"make all"}`, `{"command":"make x"}`, `{"command":"ls"}`, `{"command":"make x; y"}`, `{"n":1}`,
 			}).Draw(r.t, "arguments"),

@@ -30,8 +30,9 @@ type randomRun struct {
 	ended   map[string]bool   // attempts that must never be made again
 	dropped []CallTool        // cut off, not told yet
 	turns   []recordedTurn
-	jumped  int  // turns before the clock was first set back; -1: it was not
-	asking  bool // see TestAnyAskingRun
+	jumped  int      // turns before the clock was first set back; -1: it was not
+	asking  bool     // see TestAnyAskingRun
+	called  []string // tools that a run that asks calls
 }
 
 type recordedTurn struct {
@@ -60,6 +61,7 @@ func (r *randomRun) play() {
 func newRandomRun(t *rapid.T, spec *runnerdv1.RunSpec) *randomRun {
 	return &randomRun{
 		t: t, w: newWorld(t, spec), running: make(map[string]Effect), ended: make(map[string]bool), jumped: -1,
+		called: []string{"charge", "charge", "order", "read"},
 	}
 }
 
@@ -243,6 +245,11 @@ func (r *randomRun) resume() Fact {
 		if budget.GetMaxDuration() != nil {
 			f.Budget.MaxDuration = durationpb.New(budget.GetMaxDuration().AsDuration() + time.Hour)
 		}
+		if limits := r.w.st.View().GetAutoMode().GetLimits(); limits != nil {
+			f.AutoLimits = &runnerdv1.AutoModeLimits{
+				MaxIterations: new(limits.GetMaxIterations() + 2), MaxToolCalls: new(limits.GetMaxToolCalls() + 2),
+			}
+		}
 	}
 	return f
 }
@@ -269,7 +276,7 @@ func (r *randomRun) stale() Fact {
 	id := callID(rapid.Uint32Range(1, 3).Draw(t, "iteration"), rapid.IntRange(0, 2).Draw(t, "index"))
 	attempt := rapid.SampledFrom([]uint32{0, 7}).Draw(t, "attempt")
 	return rapid.SampledFrom([]Fact{
-		Pinned{Catalogue: newCatalogue()},
+		Pinned{Catalogue: r.w.tools()},
 		Decided{Iteration: 1, Attempt: attempt, Decision: answerDecision("late")},
 		DecideFailed{Iteration: 1, Attempt: attempt, Code: "UNAVAILABLE", Permanent: true},
 		DecideBroken{Iteration: 1, Attempt: attempt, Code: "no_decision"},
@@ -306,7 +313,7 @@ func (r *randomRun) outcome(e Effect) Fact {
 			CallLost{CallID: e.CallID, Attempt: e.Attempt, Cause: runnerdv1.LostCause_LOST_CAUSE_NOT_SEEN, Message: "never seen"},
 			LookupFailed{CallID: e.CallID, Attempt: e.Attempt, Message: "it does not know"})
 	default:
-		pinned := Pinned{Catalogue: newCatalogue()}
+		pinned := Pinned{Catalogue: r.w.tools()}
 		missed := pinned
 		missed.Unavailable = []*runnerdv1.ToolHostUnavailable{{Host: "shop", Message: "refused"}}
 		return one(pinned, pinned, missed)
@@ -369,6 +376,7 @@ func (r *randomRun) again() {
 	}
 	from := rapid.IntRange(0, points-1).Draw(r.t, "from")
 	other := newWorld(r.t, r.w.env.Spec)
+	other.tools = r.w.tools
 	other.events = slices.Clone(r.w.events[:r.turns[from].events])
 	if len(other.events) == 0 {
 		return
@@ -402,7 +410,7 @@ func (r *randomRun) settle() {
 		for _, e := range r.w.turn.Effects {
 			switch e := e.(type) {
 			case ListTools:
-				facts = append(facts, Pinned{Catalogue: newCatalogue()})
+				facts = append(facts, Pinned{Catalogue: r.w.tools()})
 			case Decide:
 				facts = append(facts, Decided{Iteration: e.Iteration, Attempt: e.Attempt, Decision: answerDecision("done")})
 			case CallTool:

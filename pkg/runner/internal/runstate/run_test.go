@@ -44,6 +44,7 @@ type world struct {
 	events []*runnerdv1.Event
 	turn   Turn
 	epoch  uint64
+	tools  func() *Catalogue
 }
 
 var testKey = Key{ID: "k", Secret: []byte("the secret of the test's data folder")}
@@ -92,7 +93,7 @@ var newCatalogue = sync.OnceValue(func() *Catalogue {
 func newWorld(t tester, spec *runnerdv1.RunSpec) *world {
 	t.Helper()
 	env := Env{Key: testKey, Spec: spec}
-	return &world{t: t, env: env, st: New(env, "r"), now: timeZero, epoch: 1}
+	return &world{t: t, env: env, st: New(env, "r"), now: timeZero, epoch: 1, tools: newCatalogue}
 }
 
 // start begins the run.
@@ -207,7 +208,7 @@ func (w *world) restored(at int) *State {
 		}
 	}
 	if st.CatalogueDigest() != "" {
-		st.SetCatalogue(newCatalogue())
+		st.SetCatalogue(w.tools())
 	}
 	w.fold(st, w.events[at:])
 	return st
@@ -221,7 +222,7 @@ func (w *world) fold(st *State, events []*runnerdv1.Event) {
 		}
 	}
 	if st.CatalogueDigest() != "" {
-		st.SetCatalogue(newCatalogue())
+		st.SetCatalogue(w.tools())
 	}
 }
 
