@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 	"github.com/runnerd/runnerd/pkg/auditstore"
 	"github.com/runnerd/runnerd/pkg/runner/internal/runstate"
@@ -265,7 +263,7 @@ func (e *engine) drive(ctx context.Context, facts batch) error {
 func (e *engine) answer(replies []runstate.Reply) {
 	for i := range e.taken {
 		if it := &e.taken[i]; it.start != nil {
-			it.answer(answer{run: proto.CloneOf(e.st.View())})
+			it.answer(answer{run: e.st.Snapshot()})
 		}
 	}
 	e.taken.answer(replies, e.claim.Head)

@@ -39,7 +39,15 @@ func (s *runService) now(ctx context.Context, run string) (*runnerdv1.Run, error
 	if err != nil {
 		return nil, err
 	}
-	return view(ctx, snapshot.Run), nil
+	return view(ctx, withoutPolicy(snapshot.Run)), nil
+}
+
+// withoutPolicy leaves out what only GetRun shows: a policy may be long, and most callers know it.
+func withoutPolicy(run *runnerdv1.Run) *runnerdv1.Run {
+	if run.GetSpec() != nil {
+		run.Spec.Policy = nil
+	}
+	return run
 }
 
 // withTask fills in the task of a run when it is too big to stand in the log.
@@ -77,7 +85,7 @@ func (s *runService) StartRun(ctx context.Context, req *runnerdv1.StartRunReques
 	if err != nil {
 		return nil, err
 	}
-	return &runnerdv1.StartRunResponse{Run: view(ctx, run), AlreadyStarted: existed}, nil
+	return &runnerdv1.StartRunResponse{Run: view(ctx, withoutPolicy(run)), AlreadyStarted: existed}, nil
 }
 
 // GetRun implements RunService.
@@ -194,7 +202,7 @@ func (s *runService) WaitRun(ctx context.Context, req *runnerdv1.WaitRunRequest)
 	if timedOut && life.Err() != nil {
 		return nil, endedBy(life, life.Err())
 	}
-	return &runnerdv1.WaitRunResponse{Run: view(ctx, run), TimedOut: timedOut}, nil
+	return &runnerdv1.WaitRunResponse{Run: view(ctx, withoutPolicy(run)), TimedOut: timedOut}, nil
 }
 
 // waitTimeout is how long to wait: what is asked for, and never past the deadline of the call.

@@ -67,7 +67,7 @@ func requestDigest(req *runnerdv1.StartRunRequest) (string, error) {
 
 // resolve returns the spec of a run of the agent: what the agent gives, within its bounds as the request wants it.
 func resolve(agent *Agent, req *runnerdv1.StartRunRequest) (*runnerdv1.RunSpec, error) {
-	spec := proto.CloneOf(agent.Spec)
+	spec := runstate.CloneSpec(agent.Spec)
 	spec.Agent, spec.ToolHosts, spec.RulesVersion = agent.Name, hostNames(agent), runstate.RulesVersion
 	if spec.GetBudget() == nil {
 		spec.Budget = new(runnerdv1.Budget)
@@ -124,7 +124,7 @@ func (e *engine) existing(s *start) answer {
 		return answer{err: errorf(runnerdv1.ErrorReason_ERROR_REASON_RUN_EXISTS,
 			"a run %q was started by another request", e.run)}
 	}
-	return answer{run: proto.CloneOf(e.st.View()), existed: true}
+	return answer{run: e.st.Snapshot(), existed: true}
 }
 
 // begin records the first events of a run that has none, if somebody wants to start it, and drives it.

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 	"github.com/runnerd/runnerd/pkg/runner/internal/runstate"
 )
@@ -36,13 +34,13 @@ func (r *Runner) Inspect(ctx context.Context, runID string, read func(*runstate.
 
 // Snapshot is a run at one moment.
 type Snapshot struct {
-	Run *runnerdv1.Run // with nothing redacted; the receiver owns it
+	Run *runnerdv1.Run // with nothing redacted; the receiver owns it, but not what its spec refers to
 }
 
 // Snapshot returns a run as it is now. Errors are those of [Runner.Inspect].
 func (r *Runner) Snapshot(ctx context.Context, runID string) (*Snapshot, error) {
 	var run *runnerdv1.Run
-	err := r.Inspect(ctx, runID, func(st *runstate.State) { run = proto.CloneOf(st.View()) })
+	err := r.Inspect(ctx, runID, func(st *runstate.State) { run = st.Snapshot() })
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +59,7 @@ func (r *Runner) WaitRun(ctx context.Context, runID string, idle bool) (run *run
 			select {
 			case <-e.done:
 				if e.last != nil {
-					if run := proto.CloneOf(e.last.View()); enough(run) {
+					if run := e.last.Snapshot(); enough(run) {
 						return run, false, nil
 					}
 				}

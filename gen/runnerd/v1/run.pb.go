@@ -2849,7 +2849,7 @@ type Run struct {
 	Labels map[string]string `protobuf:"bytes,25,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Metadata of the caller, JSON text.
 	MetadataJson string `protobuf:"bytes,26,opt,name=metadata_json,json=metadataJson,proto3" json:"metadata_json,omitempty"`
-	// Effective spec.
+	// Effective spec. Its policy, which may be long, is shown by GetRun only.
 	Spec *RunSpec `protobuf:"bytes,27,opt,name=spec,proto3" json:"spec,omitempty"`
 	// The task, redacted unless the owner asks with a credential.
 	Task string `protobuf:"bytes,28,opt,name=task,proto3" json:"task,omitempty"`

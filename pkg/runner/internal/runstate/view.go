@@ -20,6 +20,15 @@ func SpecBytes(spec *runnerdv1.RunSpec) (body []byte, digest [32]byte) {
 	return body, sha256.Sum256(body)
 }
 
+// CloneSpec copies a spec but for the layers of its policy, which are never changed.
+func CloneSpec(spec *runnerdv1.RunSpec) *runnerdv1.RunSpec {
+	rest := shallow(spec)
+	rest.Policy = nil
+	clone := proto.CloneOf(rest)
+	clone.Policy = slices.Clone(spec.GetPolicy())
+	return clone
+}
+
 // View returns the run as its owner sees it, with nothing redacted. The message may be changed, but not what it
 // refers to: parts are shared with the state.
 func (st *State) View() *runnerdv1.Run {
@@ -43,6 +52,17 @@ func (st *State) View() *runnerdv1.Run {
 		CreatedAt: timestamppb.New(st.mem.created), UpdatedAt: timestamppb.New(c.Time), HeadSequence: c.Sequence,
 		ImportedObservations: started.GetReplayedObservations(), Model: started.GetModel(), Effort: started.GetEffort(),
 	}
+}
+
+// Snapshot returns what View does, and may be kept while the state goes on. Its spec may be changed, but not what that
+// refers to: a spec does not change, and its policy may be long.
+func (st *State) Snapshot() *runnerdv1.Run {
+	run := st.View()
+	spec := run.GetSpec()
+	run.Spec = nil
+	run = proto.CloneOf(run)
+	run.Spec = spec
+	return run
 }
 
 // shallow copies a message and none of what it refers to.
