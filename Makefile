@@ -4,6 +4,7 @@
 
 MILESTONE ?= 2
 FUZZTIME  ?= 30s
+FUZZ      ?= ^Fuzz
 KILLS     ?= 50
 BENCH     ?= .
 
@@ -99,12 +100,16 @@ bench: ## measure runnerd against its floors and targets (BENCH=regexp over the 
 	@go test -c -trimpath -o .bin/rules.test ./pkg/runner/internal/runstate
 	@go run ./test/bench -runnerd .bin/runnerd -rules .bin/rules.test -run '$(BENCH)'
 
-fuzz: ## run every fuzz test for FUZZTIME (30s)
-	@go test -list '^Fuzz' ./... | awk '/^Fuzz/ { names[++n] = $$1 } \
-		/^ok/ { for (i = 1; i <= n; i++) print $$2, names[i]; n = 0 }' | \
+fuzz: ## run every fuzz test for FUZZTIME: a time (30s) or a number of inputs (1000000x); FUZZ=regexp over the names
+	@all=$$(go test -list '$(FUZZ)' ./...) || { echo "$$all"; exit 1; }; \
+	echo "$$all" | awk '/^Fuzz/ { names[++n] = $$1 } \
+		/^ok/ { for (i = 1; i <= n; i++) print $$2, names[i]; n = 0 }' | { \
+	failed=; \
 	while read -r pkg name; do \
-		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$pkg" || exit 1; \
-	done
+		echo "== $$name of $$pkg"; \
+		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$pkg" || failed="$$failed $$pkg:$$name"; \
+	done; \
+	test -z "$$failed" || { echo "fuzz: these failed:$$failed"; exit 1; }; }
 
 kills: ## kill -9 the daemon and the store KILLS times (50) under load
 	RUNNERD_KILLS=$(KILLS) go test -count=1 -v -run 'Kill' -timeout 120m ./...
