@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,11 +37,14 @@ type Issuer struct {
 }
 
 const (
-	// issuerTimeout bounds one request to an issuer: callers wait for it.
+	// issuerTimeout bounds what is asked of an issuer: callers wait for it.
 	issuerTimeout = 5 * time.Second
-	// issuerPause is how long a request to an issuer is not made again: anybody can show a token whose key is not
-	// known, and should not make the daemon ask for keys as often.
+	// issuerPause is how long an issuer is not asked again: anybody can show a token whose key is not known, and should
+	// not make the daemon ask for keys as often.
 	issuerPause = 5 * time.Second
+	// keysPause is how long keys that are old are used without asking again when the issuer did not answer, so that few
+	// callers wait for one that is away.
+	keysPause = time.Minute
 	// maxKeysAge is when the keys of an issuer are asked for anew, so that one that was withdrawn is not good for ever.
 	maxKeysAge = time.Hour
 )
@@ -55,10 +57,11 @@ type issuer struct {
 	Issuer
 	client *http.Client
 
-	mu       sync.Mutex // held while the issuer is asked: others wait for the same answer
-	verifier *oidc.IDTokenVerifier
-	found    time.Time // when the verifier was made
-	tried    time.Time // when it was last tried to make one
+	mu     sync.Mutex // never held while the issuer is asked
+	known  *published
+	asking chan struct{} // closed when the answer is there; nil: nothing is asked
+	asked  time.Time     // when an answer last came, or was given up
+	failed error         // why none came
 }
 
 func newIssuer(cfg Issuer) (*issuer, error) {
@@ -84,7 +87,7 @@ func newIssuer(cfg Issuer) (*issuer, error) {
 		ForceAttemptHTTP2:     true,
 	}
 	return &issuer{Issuer: cfg, client: &http.Client{
-		Transport:     &careful{next: transport},
+		Transport:     &careful{next: transport, plain: strings.HasPrefix(cfg.URL, "http:")},
 		Timeout:       issuerTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
@@ -131,15 +134,7 @@ func (a *Auth) issuerOf(token string) *issuer {
 
 // verify returns who a token names and until when, or why it is not good.
 func (i *issuer) verify(ctx context.Context, token string) (name string, expires time.Time, err error) {
-	verifier, err := i.ready(ctx)
-	if err != nil {
-		return "", time.Time{}, err
-	}
-	var outage bool
-	got, err := verifier.Verify(context.WithValue(ctx, outageKey{}, &outage), token)
-	if outage {
-		return "", time.Time{}, fmt.Errorf("%w: %w", errUnavailable, err)
-	}
+	got, err := i.check(ctx, token)
 	if err != nil {
 		return "", time.Time{}, err
 	}
@@ -152,6 +147,26 @@ func (i *issuer) verify(ctx context.Context, token string) (name string, expires
 		return "", time.Time{}, fmt.Errorf("claim %s: %w", i.Claim, err)
 	}
 	return name, got.Expiry, nil
+}
+
+// check returns what a good token says. One that no known key has signed may be of a key that is new.
+func (i *issuer) check(ctx context.Context, token string) (*oidc.IDToken, error) {
+	known, err := i.ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	got, err := known.verify(ctx, token)
+	if !errors.Is(err, errSignature) {
+		return got, err
+	}
+	newer, unknown := i.newer(ctx, known)
+	switch {
+	case unknown != nil:
+		return nil, unknown
+	case newer == known:
+		return nil, err
+	}
+	return newer.verify(ctx, token)
 }
 
 // claim returns the claim that names the principal.
@@ -170,69 +185,61 @@ func (i *issuer) claim(token *oidc.IDToken) (string, error) {
 	return text, nil
 }
 
-// ready returns what verifies tokens. The issuer is asked about itself at the first token and then about once an hour,
-// after which its keys are fetched anew; while it does not answer, what was known of it holds.
-func (i *issuer) ready(ctx context.Context) (*oidc.IDTokenVerifier, error) {
+// ready returns what the issuer has published. It is asked at the first token and then about once an hour; while it
+// does not answer, what is known of it holds.
+func (i *issuer) ready(ctx context.Context) (*published, error) {
 	i.mu.Lock()
-	defer i.mu.Unlock()
-	now := time.Now()
-	if i.verifier != nil && now.Sub(i.found) < maxKeysAge {
-		return i.verifier, nil
+	known, asked := i.known, i.asked
+	i.mu.Unlock()
+	if known != nil && (time.Since(known.at) < maxKeysAge || time.Since(asked) < keysPause) {
+		return known, nil
 	}
-	if now.Sub(i.tried) >= issuerPause {
-		i.tried = now
-		verifier, err := i.discover(ctx)
-		if err == nil {
-			i.verifier, i.found = verifier, now
-		} else if i.verifier == nil {
-			return nil, fmt.Errorf("%w: %w", errUnavailable, err)
+	newer, err := i.newer(ctx, known)
+	if err != nil && known != nil {
+		return known, nil
+	}
+	return newer, err
+}
+
+// newer returns what the issuer publishes now, or the same as before if it was asked a moment ago. All callers wait for
+// one answer, each for as long as its own call lasts.
+func (i *issuer) newer(ctx context.Context, than *published) (*published, error) {
+	i.mu.Lock()
+	if i.known == than && i.asking == nil && time.Since(i.asked) >= issuerPause {
+		i.asking = make(chan struct{})
+		go i.ask(i.asking)
+	}
+	asking := i.asking
+	i.mu.Unlock()
+	if asking != nil {
+		select {
+		case <-asking:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%w: %w", errUnavailable, context.Cause(ctx))
 		}
 	}
-	if i.verifier == nil {
-		return nil, errUnavailable
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.known != than {
+		return i.known, nil
 	}
-	return i.verifier, nil
+	return than, i.failed
 }
 
-// discover asks the issuer where its keys are and how it signs.
-func (i *issuer) discover(ctx context.Context) (*oidc.IDTokenVerifier, error) {
-	// The time is the client's, not the caller's: the answer is for all who come.
-	ctx = oidc.ClientContext(context.WithoutCancel(ctx), i.client)
-	provider, err := oidc.NewProvider(ctx, i.URL)
+// ask asks the issuer, for all who come meanwhile.
+func (i *issuer) ask(done chan struct{}) {
+	ctx, cancel := context.WithTimeout(context.Background(), issuerTimeout)
+	defer cancel()
+	answer, err := i.publishes(ctx)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.asking, i.asked, i.failed = nil, time.Now(), nil
 	if err != nil {
-		return nil, err
+		i.failed = fmt.Errorf("%w: %w", errUnavailable, err)
+	} else {
+		i.known = answer
 	}
-	var told struct {
-		Keys       string   `json:"jwks_uri"`
-		Algorithms []string `json:"id_token_signing_alg_values_supported"`
-	}
-	if err := provider.Claims(&told); err != nil {
-		return nil, err
-	}
-	algorithms := slices.DeleteFunc(told.Algorithms, func(a string) bool { return !slices.Contains(signatures, a) })
-	return oidc.NewVerifier(i.URL, keys{oidc.NewRemoteKeySet(ctx, told.Keys)}, &oidc.Config{
-		ClientID: i.Audience, SupportedSigningAlgs: algorithms, // none: RS256, which all must have
-	}), nil
-}
-
-// signatures are the algorithms by which a token can be signed so that nobody but the issuer can make one: none that
-// takes a shared secret, and not none.
-var signatures = []string{
-	oidc.RS256, oidc.RS384, oidc.RS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.EdDSA,
-}
-
-// keys are the keys of an issuer, which note that they could not be had: the verifier makes one text of all errors.
-type keys struct{ oidc.KeySet }
-
-type outageKey struct{}
-
-// VerifySignature implements [oidc.KeySet].
-func (k keys) VerifySignature(ctx context.Context, token string) ([]byte, error) {
-	payload, err := k.KeySet.VerifySignature(ctx, token)
-	if outage, ok := ctx.Value(outageKey{}).(*bool); ok && errors.Is(err, errUnavailable) {
-		*outage = true
-	}
-	return payload, err
+	close(done)
 }
 
 // whyRefused is what the bearer of a token is told that is not good.

@@ -1,9 +1,11 @@
 package auth
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,7 +55,7 @@ func TestKeysOfAnIssuer(t *testing.T) {
 		time.Sleep(maxKeysAge)
 		good(first)
 		far.SetDown(false)
-		time.Sleep(issuerPause)
+		time.Sleep(keysPause)
 		good(second)
 		if _, _, err := near.verify(t.Context(), first); err == nil || errors.Is(err, errUnavailable) {
 			t.Errorf("a token of a key that was withdrawn: %v", err)
@@ -69,7 +71,7 @@ func TestCarefulTransport(t *testing.T) {
 		asked++
 		w.WriteHeader(http.StatusOK)
 	})}}
-	for _, url := range []string{"http://issuer.example/keys", "http://169.254.169.254/latest/meta-data/", "file:///etc/passwd", "https:///keys"} {
+	for _, url := range []string{"http://issuer.example/keys", "http://127.0.0.1:2375/keys", "http://169.254.169.254/latest/meta-data/", "file:///etc/passwd", "https:///keys"} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -82,4 +84,103 @@ func TestCarefulTransport(t *testing.T) {
 	if asked != 0 {
 		t.Errorf("%d requests were sent", asked)
 	}
+}
+
+// slow answers when it is told to.
+type slow struct {
+	next http.RoundTripper
+	hold chan struct{} // nil: at once
+}
+
+func (s *slow) RoundTrip(req *http.Request) (*http.Response, error) {
+	if s.hold != nil {
+		select {
+		case <-s.hold:
+		case <-req.Context().Done():
+			return nil, req.Context().Err()
+		}
+	}
+	return s.next.RoundTrip(req)
+}
+
+// TestIssuerThatHangs shows that callers wait for one answer together, no longer than they want to, and, where keys
+// are known, seldom.
+func TestIssuerThatHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		far := identitytest.UnservedIssuer(t, "https://issuer.example")
+		near, err := newIssuer(Issuer{URL: far.URL, Audience: "runnerd", Prefix: "o:"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		way := &slow{next: inMemory{far}, hold: make(chan struct{})}
+		near.client.Transport = &careful{next: way}
+		token := far.Sign(t, far.Claims("runnerd", "alice", map[string]any{"exp": time.Now().Add(12 * time.Hour).Unix()}))
+
+		start, done := time.Now(), make(chan error)
+		const callers = 50
+		for range callers {
+			go func() {
+				_, _, err := near.verify(t.Context(), token)
+				done <- err
+			}()
+		}
+		hurried, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, _, err := near.verify(hurried, token); !errors.Is(err, errUnavailable) || time.Since(start) > time.Second {
+			t.Errorf("who has a second is told %v after %s", err, time.Since(start))
+		}
+		for range callers {
+			if err := <-done; !errors.Is(err, errUnavailable) {
+				t.Errorf("an issuer that hangs: %v", err)
+			}
+		}
+		if waited := time.Since(start); waited > issuerTimeout {
+			t.Errorf("%d callers waited %s", callers, waited)
+		}
+
+		way.hold = nil
+		time.Sleep(issuerPause)
+		if _, _, err := near.verify(t.Context(), token); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(maxKeysAge)
+		way.hold = make(chan struct{})
+		for _, most := range []time.Duration{issuerTimeout, 0, 0} {
+			start := time.Now()
+			if _, _, err := near.verify(t.Context(), token); err != nil || time.Since(start) > most {
+				t.Errorf("known keys: %v after %s, want at most %s", err, time.Since(start), most)
+			}
+			time.Sleep(issuerPause)
+		}
+	})
+}
+
+// TestKeysAreKept shows that keys that are known are good while the place of the keys is away and that of the
+// discovery is not, whatever else is shown meanwhile.
+func TestKeysAreKept(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		far := identitytest.UnservedIssuer(t, "https://issuer.example")
+		near, err := newIssuer(Issuer{URL: far.URL, Audience: "runnerd", Prefix: "o:"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		away := false
+		near.client.Transport = &careful{next: inMemory{http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			if away && !strings.HasSuffix(req.URL.Path, "/.well-known/openid-configuration") {
+				w.WriteHeader(http.StatusBadGateway)
+				return
+			}
+			far.ServeHTTP(w, req)
+		})}}
+		token := far.Sign(t, far.Claims("runnerd", "alice", map[string]any{"exp": time.Now().Add(12 * time.Hour).Unix()}))
+		for range 3 {
+			if _, _, err := near.verify(t.Context(), token); err != nil {
+				t.Fatal(err)
+			}
+			away = true
+			time.Sleep(maxKeysAge)
+		}
+	})
 }
