@@ -1,6 +1,8 @@
 package runner
 
 import (
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -12,18 +14,30 @@ import (
 )
 
 const (
-	pageTokenDomain = "runnerd/page/v1"
-	pageTokenMAC    = 16 // bytes
+	pageTokenDomain = "runnerd/page/v2"
 	defaultPage     = 100
 )
 
 // pageTokens makes and opens page tokens: where a page ended, bound to the request it belongs to. They hold no state
-// of the server and are good after a restart. Nobody can make one, so what comes out was put in.
-type pageTokens struct{ secret []byte }
+// of the server and are good after a restart. Nobody can make one, so what comes out was put in; and nobody can read
+// one, for a page may end at a run that the caller may not see.
+type pageTokens struct{ cipher cipher.AEAD }
+
+// newPageTokens returns the page tokens of a log with a secret.
+func newPageTokens(secret []byte) (pageTokens, error) {
+	h := hmac.New(sha256.New, secret)
+	h.Write([]byte(pageTokenDomain))
+	block, err := aes.NewCipher(h.Sum(nil))
+	if err != nil {
+		return pageTokens{}, err
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	return pageTokens{aead}, err
+}
 
 // make returns the token of the page after one that ended at a place.
 func (t pageTokens) make(req proto.Message, place []byte) string {
-	return base64.RawURLEncoding.EncodeToString(append(t.mac(req, place), place...))
+	return base64.RawURLEncoding.EncodeToString(t.cipher.Seal(nil, nil, place, boundTo(req)))
 }
 
 // open returns the place of a token, nil for the empty token of the first page.
@@ -32,17 +46,21 @@ func (t pageTokens) open(req proto.Message, token string) ([]byte, error) {
 		return nil, nil
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(token)
-	if err != nil || len(raw) <= pageTokenMAC || !hmac.Equal(raw[:pageTokenMAC], t.mac(req, raw[pageTokenMAC:])) {
+	var place []byte
+	if err == nil {
+		place, err = t.cipher.Open(nil, nil, raw, boundTo(req))
+	}
+	if err != nil {
 		e := errorf(runnerdv1.ErrorReason_ERROR_REASON_BAD_PAGE_TOKEN,
 			"page_token is not one of this call with these filters")
 		e.Violations = []Violation{{Field: "page_token", Description: "not a token of this call with these filters"}}
 		return nil, e
 	}
-	return raw[pageTokenMAC:], nil
+	return place, nil
 }
 
-// mac binds a place to the request without what may change from page to page.
-func (t pageTokens) mac(req proto.Message, place []byte) []byte {
+// boundTo is what a token is bound to: the request without what may change from page to page.
+func boundTo(req proto.Message) []byte {
 	filters := proto.Clone(req).ProtoReflect()
 	for _, name := range []protoreflect.Name{"page_token", "page_size"} {
 		if fd := filters.Descriptor().Fields().ByName(name); fd != nil {
@@ -54,14 +72,7 @@ func (t pageTokens) mac(req proto.Message, place []byte) []byte {
 	if err != nil {
 		encoded = nil // a request that was decoded can be encoded
 	}
-	inner := sha256.Sum256(encoded)
-	h := hmac.New(sha256.New, t.secret)
-	h.Write([]byte(pageTokenDomain))
-	h.Write([]byte(filters.Descriptor().FullName()))
-	h.Write([]byte{0})
-	h.Write(inner[:])
-	h.Write(place)
-	return h.Sum(nil)[:pageTokenMAC]
+	return append([]byte(filters.Descriptor().FullName()+"\x00"), encoded...)
 }
 
 // pageLimit is how many entries a page has at most.

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"bytes"
 	"encoding/base64"
 	"testing"
 
@@ -11,7 +12,14 @@ import (
 
 func TestPageTokens(t *testing.T) {
 	t.Parallel()
-	tokens := pageTokens{secret: []byte("secret")}
+	tokensOf := func(secret string) pageTokens {
+		tokens, err := newPageTokens([]byte(secret))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tokens
+	}
+	tokens := tokensOf("secret")
 	list := func(change func(*runnerdv1.ListRunsRequest)) *runnerdv1.ListRunsRequest {
 		req := &runnerdv1.ListRunsRequest{Agent: "demo", Labels: map[string]string{"a": "1", "b": "2"}}
 		change(req)
@@ -28,11 +36,11 @@ func TestPageTokens(t *testing.T) {
 	}{
 		{"the same request", tokens, list(none), token, true},
 		{"another page size", tokens, list(func(r *runnerdv1.ListRunsRequest) { r.PageSize, r.PageToken = 7, token }), token, true},
-		{"after a restart", pageTokens{secret: []byte("secret")}, list(none), token, true},
+		{"after a restart", tokensOf("secret"), list(none), token, true},
 		{"another filter", tokens, list(func(r *runnerdv1.ListRunsRequest) { r.Agent = "other" }), token, false},
 		{"another label", tokens, list(func(r *runnerdv1.ListRunsRequest) { r.Labels["a"] = "2" }), token, false},
 		{"another call", tokens, &runnerdv1.ListApprovalsRequest{}, token, false},
-		{"another log", pageTokens{secret: []byte("other")}, list(none), token, false},
+		{"another log", tokensOf("other"), list(none), token, false},
 		{"a place of one's own", tokens, list(none), base64.RawURLEncoding.EncodeToString(make([]byte, 40)), false},
 		{"too short", tokens, list(none), token[:20], false},
 		{"changed", tokens, list(none), token[:len(token)-2] + "AA", false},
@@ -52,6 +60,9 @@ func TestPageTokens(t *testing.T) {
 				t.Errorf("place %q, wrong fields %v", place, fields)
 			}
 		})
+	}
+	if raw, err := base64.RawURLEncoding.DecodeString(token); err != nil || bytes.Contains(raw, []byte("run")) {
+		t.Errorf("a token shows where its page ends: %q, %v", raw, err)
 	}
 	if place, err := tokens.open(list(none), ""); place != nil || err != nil {
 		t.Errorf("the first page is at %q: %v", place, err)

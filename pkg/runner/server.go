@@ -109,6 +109,10 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	pages, err := newPageTokens(cfg.Runner.cfg.Key.Secret)
+	if err != nil {
+		return nil, err
+	}
 	s := &Server{
 		cfg:     cfg,
 		log:     cfg.Logger,
@@ -122,7 +126,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	s.SetServing(false)
 	s.grpc = grpc.NewServer(s.options(codec)...)
 
-	runnerdv1.RegisterRunServiceServer(s.grpc, &runService{server: s, runner: cfg.Runner, pages: pageTokens{cfg.Runner.cfg.Key.Secret}})
+	runnerdv1.RegisterRunServiceServer(s.grpc, &runService{server: s, runner: cfg.Runner, pages: pages})
 	runnerdv1.RegisterAuditServiceServer(s.grpc, &auditService{runner: cfg.Runner, verifying: gauge{max: maxVerifications}})
 	grpc_health_v1.RegisterHealthServer(s.grpc, s.health)
 	reflection.Register(s.grpc)

@@ -21,6 +21,9 @@ func (s *runService) ListRuns(ctx context.Context, req *runnerdv1.ListRunsReques
 		prefix = prefixAgent + req.GetAgent() + "/"
 	}
 	p, resp := PrincipalFrom(ctx), new(runnerdv1.ListRunsResponse)
+	if req.GetAgent() != "" && !p.Has(req.GetAgent(), RoleViewer) {
+		return resp, nil // as of an agent that is not there: no token, however many runs there are
+	}
 	next, err := s.page(ctx, req, prefix, req.GetPageToken(), pageLimit(req.GetPageSize()), func(_ auditstore.Row, run *runnerdv1.Run) (bool, error) {
 		if !p.Has(run.GetAgent(), RoleViewer) {
 			return false, nil
