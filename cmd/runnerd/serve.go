@@ -156,7 +156,7 @@ func (p *program) serve(ctx context.Context, cfg *configv1.Config) (err error) {
 		"agents", len(cfg.GetAgents()))
 	if addr, ok := listener.Addr().(*net.TCPAddr); ok && !addr.IP.IsLoopback() && creds == nil {
 		log.Warn("calls come in without encryption, and callers on this machine need no credential; a proxy that adds no" +
-			" x-forwarded-for or forwarded header makes its callers such: configure tls and auth, or listen on a loopback address")
+			" x-forwarded-for or other header of proxies makes its callers such: configure tls and auth, or listen on a loopback address")
 	}
 
 	tasks := newTasks(context.WithoutCancel(ctx)) // they end by the drain, in its order

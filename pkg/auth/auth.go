@@ -173,8 +173,8 @@ func (a *Auth) Authenticate(ctx context.Context, caller runner.Caller) (runner.P
 	switch {
 	case caller.HasBearer:
 		return a.bearer(ctx, caller)
-	case caller.Certificate != nil:
-		return a.certificate(caller.Certificate)
+	case len(caller.Chain) > 0:
+		return a.certificate(caller.Chain)
 	case a.allowLocal && caller.Local():
 		return runner.Anonymous(), nil
 	}
@@ -205,8 +205,8 @@ func (a *Auth) bearer(ctx context.Context, caller runner.Caller) (runner.Princip
 }
 
 // certificate finds out whose certificate a caller shows. The transport has verified who signed it, and when.
-func (a *Auth) certificate(cert *x509.Certificate) (runner.Principal, error) {
-	uri, err := uriName(cert)
+func (a *Auth) certificate(chain []*x509.Certificate) (runner.Principal, error) {
+	uri, err := uriName(chain[0])
 	if err != nil {
 		return runner.Principal{}, refused("the client certificate cannot be used: " + err.Error())
 	}
@@ -214,10 +214,11 @@ func (a *Auth) certificate(cert *x509.Certificate) (runner.Principal, error) {
 	if !ok {
 		return runner.Principal{}, refused("the client certificate is nobody's who is configured")
 	}
-	if time.Now().After(cert.NotAfter) { // it was good when the connection was made
+	end := runner.ChainEnd(chain)
+	if time.Now().After(end) { // it was good when the connection was made
 		return runner.Principal{}, refused("the client certificate has expired")
 	}
-	return a.principal(name, cert.NotAfter), nil
+	return a.principal(name, end), nil
 }
 
 func (a *Auth) principal(name string, expires time.Time) runner.Principal {

@@ -96,7 +96,7 @@ func TestCertificates(t *testing.T) {
 	})
 	ca := identitytest.NewCA(t)
 	caller := func(uris ...string) runner.Caller {
-		return runner.Caller{From: here, Certificate: ca.Issue(t, uris).TLS.Leaf}
+		return runner.Caller{From: here, Chain: []*x509.Certificate{ca.Issue(t, uris).TLS.Leaf}}
 	}
 	if p := wantName(t, a, caller(ci), "ci"); p.Expires.IsZero() || !p.Credential {
 		t.Errorf("the bearer of a certificate is %+v", p)
@@ -125,7 +125,7 @@ func TestCertificates(t *testing.T) {
 	both = caller(ci)
 	both.HasBearer, both.Bearer = true, "nobodys"
 	wantName(t, a, both, "")
-	wantName(t, a, runner.Caller{From: here, Certificate: ca.Issue(t, []string{ci}, identitytest.Expired).TLS.Leaf}, "")
+	wantName(t, a, runner.Caller{From: here, Chain: []*x509.Certificate{ca.Issue(t, []string{ci}, identitytest.Expired).TLS.Leaf}}, "")
 }
 
 func TestIssuers(t *testing.T) {
@@ -307,9 +307,18 @@ func TestCertificateEnds(t *testing.T) {
 	}).TLS.Leaf
 	synctest.Test(t, func(t *testing.T) { // it is midnight of the first day of 2000
 		a := newAuth(t, auth.Config{Certificates: []auth.Certificate{{URI: "spiffe://e/a", Principal: "a"}}})
-		caller := runner.Caller{From: there, Certificate: leaf}
+		caller := runner.Caller{From: there, Chain: []*x509.Certificate{leaf}}
 		wantName(t, a, caller, "a")
-		time.Sleep(11 * time.Minute)
+		// Who vouches for it is good for less long than it is.
+		between := &x509.Certificate{NotAfter: time.Now().Add(5 * time.Minute)}
+		vouched := runner.Caller{From: there, Chain: []*x509.Certificate{leaf, between}}
+		if p := wantName(t, a, vouched, "a"); !p.Expires.Equal(between.NotAfter) {
+			t.Errorf("it is good until %v, want %v", p.Expires, between.NotAfter)
+		}
+		time.Sleep(6 * time.Minute)
+		wantName(t, a, vouched, "")
+		wantName(t, a, caller, "a")
+		time.Sleep(5 * time.Minute)
 		wantName(t, a, caller, "")
 	})
 }

@@ -30,6 +30,8 @@ var callers = map[string]struct {
 	"unknown network": {addr: nil},
 	"proxied":         {addr: loopback, metadata: []string{"x-forwarded-for", "127.0.0.1"}},
 	"proxied owner":   {addr: loopback, metadata: []string{"forwarded", "for=192.0.2.1", "authorization", "Bearer " + testToken}},
+	"envoy":           {addr: loopback, metadata: []string{"x-envoy-expected-rq-timeout-ms", "15000"}},
+	"gateway":         {addr: loopback, metadata: []string{"X-Forwarded-Proto", "https"}},
 	"wrong token":     {addr: loopback, metadata: []string{"authorization", "Bearer " + testToken[1:]}},
 	"no scheme":       {addr: loopback, metadata: []string{"authorization", testToken}},
 	"empty token":     {addr: loopback, metadata: []string{"authorization", "Bearer "}},

@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"crypto/x509"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -138,8 +139,9 @@ type Caller struct {
 	// HasBearer says whether there was an authorization header, Bearer is its token.
 	HasBearer bool
 	Bearer    string
-	// Certificate is that of the client, verified by the transport; nil: it showed none.
-	Certificate *x509.Certificate
+	// Chain is the certificate of the client and those that vouch for it, up to the root, as the transport has verified
+	// it; nil: it showed none.
+	Chain []*x509.Certificate
 }
 
 // Local reports whether a call is made on this machine: from a loopback address or over a socket in the file system.
@@ -213,14 +215,22 @@ const (
 	runTokenKey      = "runnerd-run-token"
 )
 
-// forwardedKeys are what proxies add to a call that they pass on. Such a call comes from where they say, which nobody
-// can check, and not from this machine, whatever the connection says.
-var forwardedKeys = []string{"forwarded", "x-forwarded-for", "x-real-ip", "via"}
+// Metadata by which a proxy can be known: what proxies add to a call that they pass on. Such a call comes from where
+// they say, which nobody can check, and not from this machine, whatever the connection says.
+var (
+	proxyKeys     = []string{"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"}
+	proxyPrefixes = []string{"x-forwarded-", "x-envoy-"}
+)
+
+func isProxyKey(key string) bool {
+	return slices.Contains(proxyKeys, key) ||
+		slices.ContainsFunc(proxyPrefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
+}
 
 // origin is where a call comes from, nil if that is not known.
 func origin(ctx context.Context, md metadata.MD) net.Addr {
-	for _, key := range forwardedKeys {
-		if len(md.Get(key)) > 0 {
+	for key := range md { // in lower case, as the transport has it
+		if isProxyKey(key) {
 			return nil
 		}
 	}
@@ -230,17 +240,31 @@ func origin(ctx context.Context, md metadata.MD) net.Addr {
 	return nil
 }
 
-// certificate is the client certificate of the connection of a call, nil if it has none that was verified.
-func certificate(ctx context.Context) *x509.Certificate {
+// chain is the client certificate of the connection of a call and what vouches for it, nil if it has none that was
+// verified. Of several ways to vouch for it, that one which does so longest.
+func chain(ctx context.Context) []*x509.Certificate {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return nil
 	}
 	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
+	if !ok || len(info.State.VerifiedChains) == 0 {
 		return nil
 	}
-	return info.State.VerifiedChains[0][0]
+	return slices.MaxFunc(info.State.VerifiedChains, func(a, b []*x509.Certificate) int {
+		return ChainEnd(a).Compare(ChainEnd(b))
+	})
+}
+
+// ChainEnd is when the first certificate of a chain expires, and with it the chain.
+func ChainEnd(chain []*x509.Certificate) time.Time {
+	var end time.Time
+	for _, cert := range chain {
+		if end.IsZero() || cert.NotAfter.Before(end) {
+			end = cert.NotAfter
+		}
+	}
+	return end
 }
 
 // authenticate finds out who makes the call of ctx.
@@ -253,7 +277,7 @@ func (s *Server) authenticate(ctx context.Context) (Principal, error) {
 		}
 		return Principal{TokenRun: run, Credential: true}, nil
 	}
-	caller := Caller{From: origin(ctx, md), Certificate: certificate(ctx)}
+	caller := Caller{From: origin(ctx, md), Chain: chain(ctx)}
 	headers := md.Get(authorizationKey)
 	if len(headers) > 1 {
 		return Principal{}, credentialRequired("more than one authorization header")
