@@ -262,7 +262,11 @@ func newFuzzedDaemon(t *testing.T) *fuzzedDaemon {
 	if d.codec, err = newCodec(); err != nil {
 		t.Fatal(err)
 	}
-	d.runs = &runService{server: d.server, runner: d.runner, pages: pageTokens{testKey.Secret}}
+	pages, err := newPageTokens(testKey.Secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.runs = &runService{server: d.server, runner: d.runner, pages: pages}
 	d.audit = &auditService{runner: d.runner, verifying: gauge{max: maxVerifications}}
 	ctx, cancel := context.WithCancel(context.Background())
 	d.cancel = cancel
