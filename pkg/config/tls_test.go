@@ -82,6 +82,8 @@ func TestServicesAreKnownByTheirCertificate(t *testing.T) {
 	noServer := func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} }
 	elsewhere := func(c *x509.Certificate) { c.DNSNames, c.IPAddresses = []string{"git.example.org"}, nil }
 
+	twoNames := func(c *x509.Certificate) { c.DNSNames = []string{"model.example.org", "git.example.org"} }
+
 	for name, tt := range map[string]struct {
 		host identitytest.Pair
 		want *configv1.Tls
@@ -89,6 +91,7 @@ func TestServicesAreKnownByTheirCertificate(t *testing.T) {
 	}{
 		"by its name":                {ca.Issue(t, nil), &configv1.Tls{}, "localhost"},
 		"by another name":            {ca.Issue(t, nil, elsewhere), &configv1.Tls{ServerName: "git.example.org"}, "git.example.org"},
+		"by the second of its names": {ca.Issue(t, nil, twoNames), &configv1.Tls{ServerName: "git.example.org"}, "git.example.org"},
 		"by a name it has not":       {ca.Issue(t, nil), &configv1.Tls{ServerName: "git.example.org"}, ""},
 		"by its SPIFFE id":           {ca.Issue(t, []string{git}, elsewhere), &configv1.Tls{SpiffeId: git}, git},
 		"as another":                 {ca.Issue(t, []string{shell}), &configv1.Tls{SpiffeId: git}, ""},
