@@ -47,6 +47,8 @@ const (
 	keysPause = time.Minute
 	// maxKeysAge is when the keys of an issuer are asked for anew, so that one that was withdrawn is not good for ever.
 	maxKeysAge = time.Hour
+	// maxWaiting bounds the callers that wait for an issuer: anybody can be one, and each takes the place of a call.
+	maxWaiting = 256
 )
 
 // errUnavailable is the error about a token that cannot be checked now.
@@ -57,11 +59,12 @@ type issuer struct {
 	Issuer
 	client *http.Client
 
-	mu     sync.Mutex // never held while the issuer is asked
-	known  *published
-	asking chan struct{} // closed when the answer is there; nil: nothing is asked
-	asked  time.Time     // when an answer last came, or was given up
-	failed error         // why none came
+	mu      sync.Mutex // never held while the issuer is asked
+	known   *published
+	asking  chan struct{} // closed when the answer is there; nil: nothing is asked
+	waiting int           // for it
+	asked   time.Time     // when an answer last came, or was given up
+	failed  error         // why none came
 }
 
 func newIssuer(cfg Issuer) (*issuer, error) {
@@ -205,30 +208,43 @@ func (i *issuer) ready(ctx context.Context) (*published, error) {
 // one answer, each for as long as its own call lasts.
 func (i *issuer) newer(ctx context.Context, than *published) (*published, error) {
 	i.mu.Lock()
+	defer i.mu.Unlock()
 	if i.known == than && i.asking == nil && time.Since(i.asked) >= issuerPause {
 		i.asking = make(chan struct{})
-		go i.ask(i.asking)
+		go i.ask(context.WithoutCancel(ctx), i.asking) // the answer is for all who come
 	}
-	asking := i.asking
-	i.mu.Unlock()
-	if asking != nil {
-		select {
-		case <-asking:
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", errUnavailable, context.Cause(ctx))
+	if asking := i.asking; i.known == than && asking != nil {
+		if i.waiting >= maxWaiting {
+			return nil, fmt.Errorf("%w: too many wait for it", errUnavailable)
+		}
+		i.waiting++
+		i.mu.Unlock()
+		err := await(ctx, asking)
+		i.mu.Lock()
+		i.waiting--
+		if err != nil {
+			return nil, err
 		}
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
 	if i.known != than {
 		return i.known, nil
 	}
 	return than, i.failed
 }
 
-// ask asks the issuer, for all who come meanwhile.
-func (i *issuer) ask(done chan struct{}) {
-	ctx, cancel := context.WithTimeout(context.Background(), issuerTimeout)
+// await returns when an answer is there, or why nobody waits for it any more.
+func await(ctx context.Context, answer <-chan struct{}) error {
+	select {
+	case <-answer:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", errUnavailable, context.Cause(ctx))
+	}
+}
+
+// ask asks the issuer and closes done when it knows.
+func (i *issuer) ask(ctx context.Context, done chan struct{}) {
+	ctx, cancel := context.WithTimeout(ctx, issuerTimeout)
 	defer cancel()
 	answer, err := i.publishes(ctx)
 	i.mu.Lock()
