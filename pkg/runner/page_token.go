@@ -13,10 +13,8 @@ import (
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 )
 
-const (
-	pageTokenDomain = "runnerd/page/v2"
-	defaultPage     = 100
-)
+// defaultPage is how many entries a page has that nobody has asked for a size of.
+const defaultPage = 100
 
 // pageTokens makes and opens page tokens: where a page ended, bound to the request it belongs to. They hold no state
 // of the server and are good after a restart. Nobody can make one, so what comes out was put in; and nobody can read
@@ -26,7 +24,7 @@ type pageTokens struct{ cipher cipher.AEAD }
 // newPageTokens returns the page tokens of a log with a secret.
 func newPageTokens(secret []byte) (pageTokens, error) {
 	h := hmac.New(sha256.New, secret)
-	h.Write([]byte(pageTokenDomain))
+	h.Write([]byte("runnerd/page/v2"))
 	block, err := aes.NewCipher(h.Sum(nil))
 	if err != nil {
 		return pageTokens{}, err
@@ -37,7 +35,7 @@ func newPageTokens(secret []byte) (pageTokens, error) {
 
 // make returns the token of the page after one that ended at a place.
 func (t pageTokens) make(req proto.Message, place []byte) string {
-	return base64.RawURLEncoding.EncodeToString(t.cipher.Seal(nil, nil, place, boundTo(req)))
+	return base64.RawURLEncoding.EncodeToString(t.cipher.Seal(nil, nil, place, boundTo(req))) //nolint:gosec // the cipher makes the nonce
 }
 
 // open returns the place of a token, nil for the empty token of the first page.
