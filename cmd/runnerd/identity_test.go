@@ -43,7 +43,7 @@ func TestTokenCommand(t *testing.T) {
 	if err != nil || cfg.GetAuth().GetTokens()[0].GetPrincipal() != "ci" {
 		t.Errorf("%q is no line of a configuration: %v", line, err)
 	}
-	for _, name := range []string{"a b", "ä", "", strings.Repeat("a", 257), "a\nb"} {
+	for _, name := range []string{"a b", "ä", "", strings.Repeat("a", 257), "a\nb", "local:owner"} {
 		var out bytes.Buffer
 		if code := testProgram(&out, &out, nil).run(t.Context(), []string{"token", name}); code != exitUsage {
 			t.Errorf("%q: exit code %d", name, code)

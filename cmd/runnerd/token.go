@@ -5,10 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/runnerd/runnerd/pkg/auth"
 )
 
 // tokenBytes is how many random bytes a token has: nobody guesses it, so its
@@ -31,8 +32,8 @@ daemon, which knows the token by its hash. See docs/security.md.`,
 			if len(args) == 1 {
 				principal = args[0]
 			}
-			if err := checkPrincipal(principal); err != nil {
-				return err
+			if err := auth.CheckName(principal); err != nil {
+				return usageError{err}
 			}
 			token, hash := newToken()
 			fmt.Fprintf(p.out, "%s\n\n# below auth.tokens in the configuration:\n- {principal: %q, sha256: %s}\n", token, principal, hash)
@@ -48,17 +49,4 @@ func newToken() (token, hash string) {
 	token = base64.RawURLEncoding.EncodeToString(raw)
 	sum := sha256.Sum256([]byte(token))
 	return token, hex.EncodeToString(sum[:])
-}
-
-// checkPrincipal refuses what the configuration would.
-func checkPrincipal(name string) error {
-	for _, r := range name {
-		if r <= ' ' || r > '~' {
-			return usageError{errors.New("the name of a principal has visible ASCII characters only")}
-		}
-	}
-	if name == "" || len(name) > 256 {
-		return usageError{errors.New("the name of a principal has 1 to 256 characters")}
-	}
-	return nil
 }

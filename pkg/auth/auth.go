@@ -108,7 +108,7 @@ func New(cfg Config) (*Auth, error) {
 }
 
 func (a *Auth) addToken(t Token) error {
-	if err := checkName(t.Principal); err != nil {
+	if err := CheckName(t.Principal); err != nil {
 		return err
 	}
 	if _, twice := a.tokens[t.SHA256]; twice {
@@ -119,7 +119,7 @@ func (a *Auth) addToken(t Token) error {
 }
 
 func (a *Auth) addCertificate(c Certificate) error {
-	if err := errors.Join(checkURI(c.URI), checkName(c.Principal)); err != nil {
+	if err := errors.Join(checkURI(c.URI), CheckName(c.Principal)); err != nil {
 		return err
 	}
 	if _, twice := a.certificates[c.URI]; twice {
@@ -153,8 +153,8 @@ const maxName = 256
 // localPrefix is what the names of callers on this machine begin with.
 const localPrefix = "local:"
 
-// checkName says why a name cannot be that of a principal.
-func checkName(name string) error {
+// CheckName says why a name cannot be that of a principal who is configured, or whom an issuer names.
+func CheckName(name string) error {
 	switch {
 	case name == "":
 		return errors.New("a principal needs a name")

@@ -146,7 +146,7 @@ func (i *issuer) verify(ctx context.Context, token string) (name string, expires
 		return "", time.Time{}, err
 	}
 	name = i.Prefix + claim
-	if err := checkName(name); err != nil {
+	if err := CheckName(name); err != nil {
 		return "", time.Time{}, fmt.Errorf("claim %s: %w", i.Claim, err)
 	}
 	return name, got.Expiry, nil
