@@ -94,6 +94,9 @@ func ReadPrivate(path string) ([]byte, error) {
 }
 
 func read(path string, check func(os.FileInfo) error) ([]byte, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() { // to open a pipe is to wait for who writes it
+		return nil, fmt.Errorf("%s: not a regular file", path)
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
