@@ -107,7 +107,7 @@ fuzz: ## run every fuzz test for FUZZTIME: a time (30s) or a number of inputs (1
 	failed=; \
 	while read -r pkg name; do \
 		echo "== $$name of $$pkg"; \
-		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 2s "$$pkg" || failed="$$failed $$pkg:$$name"; \
+		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x "$$pkg" || failed="$$failed $$pkg:$$name"; \
 	done; \
 	test -z "$$failed" || { echo "fuzz: these failed:$$failed"; exit 1; }; }
 

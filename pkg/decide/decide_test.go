@@ -58,6 +58,7 @@ func connect(t *testing.T, register func(grpc.ServiceRegistrar)) *decide.Client 
 func outcome(err error) string {
 	var e interface {
 		NotSent() bool
+		Undecodable() bool
 		TooLarge() bool
 		BadStream() string
 	}
@@ -68,6 +69,8 @@ func outcome(err error) string {
 		return status.Code(err).String()
 	case e.NotSent():
 		return "not sent"
+	case e.Undecodable():
+		return "undecodable"
 	case e.TooLarge():
 		return "too large"
 	default:
