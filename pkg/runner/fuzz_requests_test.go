@@ -24,7 +24,7 @@ import (
 
 // FuzzRequests sends what it likes to every method of the services that runnerd serves, as several callers, through
 // the interceptors and handlers of a daemon in memory whose runs wait for people, have ended, or are in doubt. Nothing
-// panics or is our fault, answers come soon, and what is refused records nothing.
+// panics or is our fault, answers come soon, what is refused records nothing, and the log keeps its invariants.
 func FuzzRequests(f *testing.F) {
 	methods := servedMethods(f)
 	var d *fuzzedDaemon
@@ -45,8 +45,12 @@ func FuzzRequests(f *testing.F) {
 		if proto.Unmarshal(body, req) != nil {
 			return // gRPC refuses it
 		}
-		if d == nil || d.changes > 64 { // what it holds stays small
+		if d != nil && d.changes > 64 { // what it holds stays small
+			d.verify(t)
 			d.end()
+			d = nil
+		}
+		if d == nil {
 			d = newFuzzedDaemon(t)
 		}
 		d.try(t, m, fuzzCallers[int(caller)%len(fuzzCallers)], req)
@@ -297,6 +301,20 @@ func (d *fuzzedDaemon) end() {
 	}
 	d.cancel()
 	<-d.stopped
+}
+
+// verify checks everything that can be checked about the log.
+func (d *fuzzedDaemon) verify(t *testing.T) {
+	t.Helper()
+	err := VerifyLog(t.Context(), d.log, d.log, testKey, "", func(resp *runnerdv1.VerifyAuditResponse) error {
+		if f := resp.GetFinding(); f != nil {
+			t.Errorf("run %s event %d: %s: %s", f.GetRunId(), f.GetSequence(), f.GetCode(), f.GetMessage())
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // answerWithin is how soon a call is answered that waits for nobody.
