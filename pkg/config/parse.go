@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	"buf.build/go/protovalidate"
@@ -35,7 +38,7 @@ func (e *Error) Error() string {
 func parse(data []byte, name string, settings []Setting) (*configv1.Config, []string) {
 	var root yaml.Node
 	if err := yaml.Unmarshal(data, &root); err != nil {
-		return nil, []string{syntaxError(name, err)}
+		return nil, []string{syntaxError(name, data, err)}
 	}
 
 	cfg := &configv1.Config{}
@@ -170,13 +173,26 @@ func repeatedKeys(name string, node *yaml.Node) []string {
 
 var yamlLine = regexp.MustCompile(`^yaml: line (\d+): `)
 
-// syntaxError gives an error of the YAML reader the form of the others.
-func syntaxError(name string, err error) string {
+// syntaxError gives an error of the YAML reader the form of the others. The reader tells no line where it is the first,
+// or where it met something that is no text.
+func syntaxError(name string, data []byte, err error) string {
 	text := err.Error()
 	if m := yamlLine.FindStringSubmatch(text); m != nil {
 		return fmt.Sprintf("%s:%s: %s", name, m[1], strings.TrimPrefix(text, m[0]))
 	}
-	return fmt.Sprintf("%s: %s", name, strings.TrimPrefix(text, "yaml: "))
+	return fmt.Sprintf("%s:%d: %s", name, 1+bytes.Count(data[:textLength(data)], []byte("\n")), strings.TrimPrefix(text, "yaml: "))
+}
+
+// textLength is how much of data is text, before something that is none; 0 if all of it is.
+func textLength(data []byte) int {
+	for at := 0; at < len(data); {
+		r, size := utf8.DecodeRune(data[at:])
+		if r == utf8.RuneError && size == 1 || unicode.IsControl(r) && !strings.ContainsRune("\t\n\r\u0085", r) {
+			return at
+		}
+		at += size
+	}
+	return 0
 }
 
 // lines is what protoyaml says, one string an error; each shows its line.
