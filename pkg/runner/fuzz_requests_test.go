@@ -2,7 +2,6 @@ package runner
 
 import (
 	"context"
-	"log/slog"
 	"net"
 	"testing"
 	"time"
@@ -248,35 +247,11 @@ func newFuzzedDaemon(t *testing.T) *fuzzedDaemon {
 	agent.AutoMode = &runnerdv1.AutoMode{
 		Limits: &runnerdv1.AutoModeLimits{MaxCostCents: new(1.0)}, LimitsMax: &runnerdv1.AutoModeLimits{MaxCostCents: new(2.0)},
 	}
-	d := &fuzzedDaemon{log: auditstoretest.NewMemory(nil), stopped: make(chan error, 1)}
 	brain := new(brain)
 	brain.release()
-	var err error
-	if d.runner, err = New(Config{
-		Log: d.log, Blobs: d.log, LogID: "log1", Key: testKey, Agents: map[string]*Agent{"demo": agent, "other": demoAgent("other")},
-		Decider: brain, Tools: new(hands), Logger: slog.New(slog.DiscardHandler),
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if d.server, err = NewServer(ServerConfig{
-		Runner: d.runner, Auth: LocalAuth{ApproverToken: testToken}, Logger: slog.New(slog.DiscardHandler),
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if d.codec, err = newCodec(); err != nil {
-		t.Fatal(err)
-	}
-	pages, err := newPageTokens(testKey.Secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.runs = &runService{server: d.server, runner: d.runner, pages: pages}
-	d.audit = &auditService{runner: d.runner, verifying: gauge{max: maxVerifications}}
-	ctx, cancel := context.WithCancel(context.Background())
-	d.cancel = cancel
-	go func() { d.stopped <- d.runner.Run(ctx) }()
-	<-d.runner.Ready()
-	d.server.SetServing(true)
+	d := startFuzzed(t, Config{
+		Agents: map[string]*Agent{"demo": agent, "other": demoAgent("other")}, Decider: brain, Tools: new(hands),
+	})
 	for run, task := range map[string]string{
 		"asks": "deploy:{\"command\":\"make all\"}\ndeploy:{\"command\":\"make x\"}\nanswer:done", "doubt": "charge:{}",
 		"question": "ask:which?", "done": "blob:{}\nanswer:ok", "short": "read:{}\nread:{}\nread:{}",
