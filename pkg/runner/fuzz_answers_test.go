@@ -20,7 +20,8 @@ func FuzzAnswers(f *testing.F) {
 	}
 	odd := &runnerdv1.ToolHostServiceListToolsResponse{HasGetCall: true, Tools: []*runnerdv1.ToolDefinition{
 		{Name: "read", InputSchemaJson: `{"type":"object","properties":{"path":{"type":"string","maxLength":3}}}`},
-		{Name: "read"}, {Name: "a/b", InputSchemaJson: "{", OutputSchemaJson: `{"type":7}`},
+		{Name: "read"},
+		{Name: "a/b", InputSchemaJson: "{", OutputSchemaJson: `{"type":7}`},
 	}}
 	two := &runnerdv1.ToolCalls{Calls: []*runnerdv1.ToolCall{
 		{Id: "1", Name: "read", ArgumentsJson: `{"path":"a"}`}, {Name: "charge", ArgumentsJson: `{"a":1,"a":2}`}, {Name: "deploy"},
@@ -51,7 +52,7 @@ func FuzzAnswers(f *testing.F) {
 		d := startFuzzed(t, Config{
 			Agents: map[string]*Agent{"demo": demoAgent("demo")}, Decider: brain, Tools: host,
 		})
-		defer d.end()
+		defer d.end(t)
 		started, err := d.runs.StartRun(WithPrincipal(t.Context(), Owner()), &runnerdv1.StartRunRequest{Agent: "demo"})
 		if err != nil {
 			t.Fatal(err)

@@ -27,7 +27,7 @@ import (
 func FuzzRequests(f *testing.F) {
 	methods := servedMethods(f)
 	var d *fuzzedDaemon
-	f.Cleanup(func() { d.end() })
+	f.Cleanup(func() { d.end(f) })
 	for i, m := range methods {
 		for caller := range uint8(len(fuzzCallers)) {
 			f.Add(uint8(i), caller, wire(f, filled(m.request, 3)))
@@ -46,7 +46,7 @@ func FuzzRequests(f *testing.F) {
 		}
 		if d != nil && d.changes > 64 { // what it holds stays small
 			d.verify(t)
-			d.end()
+			d.end(t)
 			d = nil
 		}
 		if d == nil {
@@ -192,8 +192,8 @@ func wire(f *testing.F, req proto.Message) []byte {
 type servedMethod struct {
 	name    string
 	request protoreflect.MessageType
-	audit   bool                                                                                                   // of the audit service
-	unary   func(srv any, ctx context.Context, decode func(any) error, i grpc.UnaryServerInterceptor) (any, error) //nolint:revive // grpc's own order
+	audit   bool // of the audit service
+	unary   func(srv any, ctx context.Context, decode func(any) error, i grpc.UnaryServerInterceptor) (any, error)
 	stream  grpc.StreamHandler
 }
 
@@ -270,12 +270,15 @@ func newFuzzedDaemon(t *testing.T) *fuzzedDaemon {
 }
 
 // end stops the daemon; nil: there is none.
-func (d *fuzzedDaemon) end() {
+func (d *fuzzedDaemon) end(t testing.TB) {
+	t.Helper()
 	if d == nil {
 		return
 	}
 	d.cancel()
-	<-d.stopped
+	if err := <-d.stopped; err != nil {
+		t.Errorf("stopped with %v", err)
+	}
 }
 
 // verify checks everything that can be checked about the log.
@@ -322,11 +325,13 @@ func (d *fuzzedDaemon) try(t *testing.T, m *servedMethod, caller fuzzCaller, req
 		t.Fatalf("%s of %v is refused (%v), and something is recorded", m.name, req, err)
 	}
 	d.changes++
+	run := ""
 	if started, ok := resp.(*runnerdv1.StartRunResponse); ok {
-		d.settle(t, started.GetRun().GetRunId())
-		return
+		run = started.GetRun().GetRunId()
+	} else if of, ok := req.(interface{ GetRunId() string }); ok {
+		run = of.GetRunId()
 	}
-	d.settle(t, req.(interface{ GetRunId() string }).GetRunId())
+	d.settle(t, run)
 }
 
 // call calls a handler through the interceptors of the server, with the request and what is answered as they are on the
@@ -337,7 +342,11 @@ func (d *fuzzedDaemon) call(ctx context.Context, m *servedMethod, req proto.Mess
 		srv = d.audit
 	}
 	decode := func(into any) error {
-		proto.Merge(into.(proto.Message), req)
+		msg, ok := into.(proto.Message)
+		if !ok {
+			return status.Errorf(codes.Internal, "%T is no message", into)
+		}
+		proto.Merge(msg, req)
 		return nil
 	}
 	if m.stream != nil {
