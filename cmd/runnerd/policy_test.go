@@ -93,7 +93,8 @@ func TestRunTakesPolicy(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t, "", "127.0.0.1:0")
 	r := d.run(t, "run", "-o", "json", "--mode", "workspace-write", "--plan-hash", "9f2c", "--plan-target", "src", "--plan-target", "doc", "--auto-mode=false", "say hello").must(t, exitOK)
-	spec := messages(t, r.out, newRun)[0].GetSpec()
+	run := messages(t, r.out, newRun)[0].GetRunId()
+	spec := messages(t, d.run(t, "runs", "-o", "json", run).must(t, exitOK).out, newRun)[0].GetSpec()
 	layers := spec.GetPolicy()
 	if len(layers) == 0 || layers[len(layers)-1].GetMode() != runnerdv1.PermissionMode_PERMISSION_MODE_WORKSPACE_WRITE ||
 		spec.GetPlan().GetContentHash() != "9f2c" || len(spec.GetPlan().GetFileTargets()) != 2 || spec.GetAutoMode() != nil {
