@@ -205,7 +205,8 @@ func (e *engine) firstEvent(ctx context.Context, s *start) (*runnerdv1.RunStarte
 }
 
 // Deliver brings a fact to a run and returns once what follows from it is durable. It is the only way a fact reaches a
-// run, and wakes a run at rest. A refusal is returned as the error too: a *runstate.Refusal or runstate.ErrNotOpen.
+// run, and wakes a run at rest. A refusal is returned as the error too: a *runstate.Refusal, or what says that
+// nothing is open or held: runstate.ErrNotOpen, runstate.ErrNoGrant.
 // An input that is too big for an event is stored beside it here, and what an approver wants to run instead is looked at.
 //
 // If ctx ends first, the fact may or may not be recorded. Errors have the reasons RUN_NOT_FOUND, DISK_FULL, NOT_OWNER,

@@ -67,7 +67,7 @@ func (t *advance) pin(f Pinned) {
 		if t.ending() != 0 {
 			return // somebody ends it anyway
 		}
-		t.failTransport(
+		t.fail(runnerdv1.StopReason_STOP_REASON_TRANSPORT_ERROR,
 			fmt.Sprintf("the tool host %s, without which no run of this agent begins, cannot list its tools: %s", missing.GetHost(), missing.GetMessage()),
 			"ResumeRun asks again once the tool host is back")
 		return

@@ -99,7 +99,7 @@ func (st *State) autoTimeLeft(limits *runnerdv1.AutoModeLimits, now time.Time) (
 // autoMessage says which limit of auto mode ended the run.
 func (st *State) autoMessage() string {
 	c, limits := &st.ctl, st.ctl.AutoLimits
-	switch st.autoLimit(limits, c.Time, true) {
+	switch st.autoLimit(limits, c.Time, st.between()) {
 	case "max_iterations":
 		return fmt.Sprintf("the iterations of auto mode are used up: %d of %d", c.Iteration, limits.GetMaxIterations())
 	case "max_tool_calls":

@@ -233,14 +233,5 @@ func (t *advance) decideFailed(f DecideFailed) {
 
 func (t *advance) closeTransport(f DecideFailed) {
 	const reason = runnerdv1.StopReason_STOP_REASON_TRANSPORT_ERROR
-	t.failTransport(fmt.Sprintf("%s: %s: %s", t.st.endMessage(reason), f.Code, f.Message), endHints[reason])
-}
-
-// failTransport ends the leg because what the run needs cannot be reached.
-func (t *advance) failTransport(message, hint string) {
-	const reason = runnerdv1.StopReason_STOP_REASON_TRANSPORT_ERROR
-	t.emit(&runnerdv1.Event{Payload: &runnerdv1.Event_RunFailed{RunFailed: &runnerdv1.RunFailed{
-		StopReason: reason, Outcome: Outcome(reason), Category: Category(reason), Message: message, Hint: hint,
-		Usage: t.st.ctl.Usage.totals(),
-	}}})
+	t.fail(reason, fmt.Sprintf("%s: %s: %s", t.st.endMessage(reason), f.Code, f.Message), endHints[reason])
 }

@@ -46,9 +46,10 @@ func (t *advance) gate(calls []*runnerdv1.ToolCall, refs []*runnerdv1.ArtifactRe
 				if left > 0 {
 					v.gate, v.rule = gateAuto, "auto_mode.max_tool_calls"
 				}
+			} else {
+				left--
+				autoLeft--
 			}
-			left--
-			autoLeft--
 		}
 		verdicts[i] = v
 		var ref *runnerdv1.ArtifactRef

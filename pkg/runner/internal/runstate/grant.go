@@ -106,14 +106,14 @@ func (t *advance) revoke(f Revoke) Reply {
 	if st.Final() {
 		return refuse(runnerdv1.ErrorReason_ERROR_REASON_RUN_ENDED, "the run has ended and so have its grants")
 	}
-	ended := st.ctl.Stop
+	ended, message, hint := st.ctl.Stop, st.mem.message, st.mem.hint
 	t.reopen(f.Principal, runnerdv1.ResumeCause_RESUME_CAUSE_REVOKE)
 	seq := t.emit(&runnerdv1.Event{
 		Principal: f.Principal,
 		Payload:   &runnerdv1.Event_GrantRevoked{GrantRevoked: &runnerdv1.GrantRevoked{GrantId: f.GrantID, Reason: f.Reason}},
 	})
 	if ended != 0 && ended != runnerdv1.StopReason_STOP_REASON_WAITING_APPROVAL {
-		t.close(ended)
+		t.fail(ended, message, hint)
 	}
 	return Reply{Sequence: seq}
 }

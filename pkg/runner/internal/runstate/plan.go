@@ -339,15 +339,20 @@ func (t *advance) close(reason runnerdv1.StopReason) {
 			StopReason: reason, Answer: st.mem.answer, Usage: totals,
 		}}})
 	default:
-		p := &runnerdv1.RunFailed{
-			StopReason: reason, Outcome: Outcome(reason), Category: Category(reason),
-			Message: st.endMessage(reason), Hint: endHints[reason], Usage: totals,
-		}
-		if st.ctl.Phase == phaseAnswer {
-			p.Answer = st.mem.answer
-		}
-		t.emit(&runnerdv1.Event{Payload: &runnerdv1.Event_RunFailed{RunFailed: p}})
+		t.fail(reason, st.endMessage(reason), endHints[reason])
 	}
+}
+
+// fail closes the leg of a run that did not succeed.
+func (t *advance) fail(reason runnerdv1.StopReason, message, hint string) {
+	p := &runnerdv1.RunFailed{
+		StopReason: reason, Outcome: Outcome(reason), Category: Category(reason), Message: message, Hint: hint,
+		Usage: t.st.ctl.Usage.totals(),
+	}
+	if t.st.ctl.Phase == phaseAnswer {
+		p.Answer = t.st.mem.answer
+	}
+	t.emit(&runnerdv1.Event{Payload: &runnerdv1.Event_RunFailed{RunFailed: p}})
 }
 
 func (st *State) endMessage(reason runnerdv1.StopReason) string {

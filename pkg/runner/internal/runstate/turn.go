@@ -17,7 +17,7 @@ type Turn struct {
 	Idle    bool      // nothing is wanted: the run is closed or waits for people; WakeAt may still be set
 }
 
-// Reply answers a fact. Err is nil or a *Refusal or ErrNotOpen; nothing was recorded for the fact then.
+// Reply answers a fact. Err is nil, a *Refusal, ErrNotOpen or ErrNoGrant; nothing was recorded for the fact then.
 type Reply struct {
 	Err      error
 	Sequence uint64 // event that answers the fact: input_received, the closing of the approval, cancel_requested, …; 0: none
