@@ -53,7 +53,7 @@ func (t *advance) accept(f Fact) Reply {
 // pin fixes the tools of the run, unless a host is not there without whose tools it must not begin: then it ends for
 // now, and stays queued for a ResumeRun.
 func (t *advance) pin(f Pinned) {
-	if t.st.Closed() || t.st.ctl.Phase != phaseQueued {
+	if t.st.Closed() || t.st.ctl.Phase != phaseQueued || t.ending() != 0 {
 		return
 	}
 	var missing *runnerdv1.ToolHostUnavailable
@@ -64,9 +64,6 @@ func (t *advance) pin(f Pinned) {
 		}
 	}
 	if missing != nil {
-		if t.ending() != 0 {
-			return // somebody ends it anyway
-		}
 		t.fail(runnerdv1.StopReason_STOP_REASON_TRANSPORT_ERROR,
 			fmt.Sprintf("the tool host %s, without which no run of this agent begins, cannot list its tools: %s", missing.GetHost(), missing.GetMessage()),
 			"ResumeRun asks again once the tool host is back")

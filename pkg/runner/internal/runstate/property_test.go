@@ -93,6 +93,10 @@ func randomSpec(t *rapid.T) *runnerdv1.RunSpec {
 	spec.Approval.Mode = runnerdv1.ApprovalMode(pick("mode", runnerdv1.ApprovalMode_name))
 	spec.InDoubt = runnerdv1.InDoubtPolicy(pick("in_doubt", runnerdv1.InDoubtPolicy_name))
 	spec.OnDenial = runnerdv1.OnRefusal(pick("on_denial", runnerdv1.OnRefusal_name))
+	spec.OnBlock = runnerdv1.OnRefusal(pick("on_block", runnerdv1.OnRefusal_name))
+	if rapid.IntRange(0, 2).Draw(t, "auto") == 2 {
+		spec.AutoMode = randomAutoMode(t)
+	}
 	spec.OnQuestion = runnerdv1.OnQuestion(pick("on_question", runnerdv1.OnQuestion_name))
 	if rapid.Bool().Draw(t, "required") {
 		spec.RequiredHosts = []string{"shop"}
