@@ -37,7 +37,8 @@ const maxViolations = 100
 //	 3 each call of a decision is requested once, in order, and has exactly one outcome before the next iteration and
 //	   before the run is DONE
 //	 4 no call starts without its verdict's allow or an approval, out of turn, over the rate limit of its tool, in a run
-//	   that is being ended, or while a person is asked about the budget or said no
+//	   that is being ended, or while a person is asked about the budget or said no; no call and no iteration starts over
+//	   the budget or a limit of auto mode
 //	 5 the history only grows
 //	 6 cost and tokens never decrease, and totals are the sum of what the decisions brought
 //	 7 tool calls are those given at the start and those started, attempts not counted
@@ -48,7 +49,7 @@ const maxViolations = 100
 //	13 no call that may not be repeated is sent twice without a person, the retry policy, or a host that never saw it
 //	14 time never decreases
 func Check(events iter.Seq[*runnerdv1.Event], opt CheckOptions) []Violation {
-	c := &checker{spec: opt.Env.Spec}
+	c := &checker{spec: opt.Env.Spec, limits: limitsOf(opt.Env.Spec)}
 	for ev := range events {
 		if c.run == "" {
 			c.run = ev.GetRunId()
@@ -82,7 +83,10 @@ type checker struct {
 
 	totals     *runnerdv1.UsageTotals
 	budget     budgetCheck
+	limits     limitsCheck
 	toolCalls  uint32
+	imported   uint32 // of them, given at the start
+	rules      uint32 // version of the rules
 	maxHistory int
 
 	pinned   bool // the tools are
@@ -164,6 +168,9 @@ func (c *checker) resumed(r *runnerdv1.RunResumed) {
 	}
 	c.stop, c.missing = 0, false
 	c.leg++
+	if c.spec != nil {
+		c.limits.raise(r)
+	}
 	c.askedAgain()
 }
 
@@ -173,6 +180,7 @@ func (c *checker) iterationStarted(p *runnerdv1.IterationStarted) {
 	c.hold(!c.cancelled, 4, "an iteration starts in a run that was cancelled")
 	c.hold(c.pinned, 0, "an iteration starts and no tools are pinned")
 	c.mayGoOn("an iteration starts")
+	c.within("an iteration starts", c.iteration, c.limits.budget.MaxIterations, c.iteration, c.limits.auto.MaxIterations)
 	c.closeDecision()
 	c.iteration++
 	c.hold(p.GetIteration() == c.iteration, 2, "iteration %d follows %d", p.GetIteration(), c.iteration-1)
@@ -248,12 +256,14 @@ func (c *checker) payload(ev *runnerdv1.Event) {
 }
 
 func (c *checker) started(s *runnerdv1.RunStarted) {
+	c.rules = s.GetRulesVersion()
 	c.hold(int(s.GetReplayedObservations()) == len(s.GetObservations()), 7, "%d observations are given, not %d",
 		len(s.GetObservations()), s.GetReplayedObservations())
 	for _, o := range s.GetObservations() {
 		switch o.GetKind() {
 		case runnerdv1.ObservationKind_OBSERVATION_KIND_TOOL_RESULT, runnerdv1.ObservationKind_OBSERVATION_KIND_TOOL_ERROR:
 			c.toolCalls++
+			c.imported++
 		default:
 		}
 	}

@@ -15,6 +15,7 @@ import (
 type history struct {
 	t      *testing.T
 	events []*runnerdv1.Event
+	spec   *runnerdv1.RunSpec // it is said to follow
 }
 
 // nth finds the n-th event of a type, from 1.

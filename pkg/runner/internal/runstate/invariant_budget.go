@@ -68,3 +68,38 @@ func (c *checker) budgetAnswered(p *runnerdv1.BudgetPrompt) {
 func (c *checker) mayGoOn(what string) {
 	c.hold(!c.budget.approval.open() && !c.budget.declined, 4, "%s while the budget is not agreed to", what)
 }
+
+// limitsCheck are the limits that hold now; those of a spec that is not known are not.
+type limitsCheck struct {
+	budget *runnerdv1.Budget
+	auto   *runnerdv1.AutoModeLimits
+}
+
+// limitsOf are the limits that a run starts with.
+func limitsOf(spec *runnerdv1.RunSpec) limitsCheck {
+	l := limitsCheck{new(runnerdv1.Budget), new(runnerdv1.AutoModeLimits)}
+	if spec.GetBudget() != nil {
+		l.budget = spec.GetBudget()
+	}
+	if auto := autoLimitsOf(spec); auto != nil {
+		l.auto = auto
+	}
+	return l
+}
+
+// raise takes in what a new leg changes.
+func (l *limitsCheck) raise(r *runnerdv1.RunResumed) {
+	if r.GetBudget() != nil {
+		l.budget = r.GetBudget()
+	}
+	if r.GetAutoModeLimits() != nil {
+		l.auto = r.GetAutoModeLimits()
+	}
+}
+
+// within judges that something may start that was started so often before: of the whole run, and of it what auto mode
+// counts.
+func (c *checker) within(what string, before uint32, limit *uint32, autoBefore uint32, autoLimit *uint32) {
+	c.hold(limit == nil || before < *limit, 4, "%s over the budget, after %d", what, before)
+	c.hold(autoLimit == nil || autoBefore < *autoLimit, 4, "%s over the limit of auto mode, after %d", what, autoBefore)
+}

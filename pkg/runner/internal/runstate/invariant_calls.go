@@ -19,6 +19,8 @@ type decisionCheck struct {
 // callCheck is what a log said about one call.
 type callCheck struct {
 	requested  *runnerdv1.ToolCallRequested
+	sequence   uint64 // of it
+	whole      bool   // it is not only the public part
 	attempt    uint32 // 0: not started
 	progress   bool   // an attempt or a look-up is in progress
 	done       bool
@@ -27,16 +29,6 @@ type callCheck struct {
 	approved   *runnerdv1.ToolCallApproved // not consumed yet
 	doubtRetry bool                        // the in-doubt policy sends it again
 }
-
-// approvalCheck is the approval of a call that is open, or granted and not consumed.
-type approvalCheck struct {
-	id       uint64 // 0: none
-	digest   string
-	expires  time.Time // zero: never
-	approved bool
-}
-
-func (a *approvalCheck) open() bool { return a.id != 0 && !a.approved }
 
 func (c *checker) decisionMade(d *runnerdv1.DecisionMade) {
 	c.decided(d.GetAttempt(), d.GetUsage(), d.CostNanocents, d.GetTotals())
@@ -130,9 +122,7 @@ func (c *checker) callEvent(ev *runnerdv1.Event) {
 	case *runnerdv1.Event_ToolCallDenied:
 		c.callDenied(call, p.ToolCallDenied)
 	case *runnerdv1.Event_ToolCallBlocked:
-		c.hold(call.attempt == 0, 3, "a call that was started is blocked")
-		c.hold(!call.approval.open(), 9, "approval %d is not closed", call.approval.id)
-		call.done = true
+		c.callBlocked(call, p.ToolCallBlocked)
 	default:
 	}
 }
@@ -143,118 +133,26 @@ func (c *checker) callRequested(r *runnerdv1.ToolCallRequested) {
 		c.violate(3, "call %q is not the next call of the decision", r.GetCallId())
 		return
 	}
-	c.decision.calls = append(c.decision.calls, &callCheck{requested: r})
+	c.decision.calls = append(c.decision.calls, &callCheck{
+		requested: r, sequence: c.ev.GetSequence(), whole: !isPublicPart(c.ev),
+	})
 }
 
-func (c *checker) callPending(call *callCheck, p *runnerdv1.ToolCallPendingApproval) {
+// callBlocked judges a refusal: by the gate that was told when the call was requested, or because it is not its turn any
+// more.
+func (c *checker) callBlocked(call *callCheck, b *runnerdv1.ToolCallBlocked) {
 	r := call.requested
-	c.hold(r.GetVerdict() == runnerdv1.Verdict_VERDICT_ASK && call.attempt == 0, 9, "nobody need be asked about call %s", r.GetCallId())
-	c.hold(call.approval.id == 0, 9, "approval %d is not closed", call.approval.id)
-	c.hold(p.GetHost() == r.GetHost() && p.GetTool() == r.GetTool() && p.GetArgumentDigest() == r.GetArgumentDigest(), 9,
-		"what is asked is not what was requested")
-	call.approval = approvalCheck{id: c.ev.GetSequence(), digest: p.GetApprovalDigest()}
-	if p.GetExpiresAt() != nil {
-		call.approval.expires = p.GetExpiresAt().AsTime()
-	}
-}
-
-// resolve judges the closing of the approval of a call.
-func (c *checker) resolve(call *callCheck, r *runnerdv1.Resolution, verdict runnerdv1.ApprovalVerdict) {
-	c.closeApproval(call.approval, r, verdict)
-}
-
-// callApproved judges what lets a call run: an approver's yes to exactly what was asked or edited, a grant that holds,
-// or auto mode. Only an approver can change what runs, and give a grant with it.
-func (c *checker) callApproved(call *callCheck, p *runnerdv1.ToolCallApproved) {
-	r, res := call.requested, p.GetResolution()
-	id := r.GetCallId()
-	c.hold(r.GetVerdict() == runnerdv1.Verdict_VERDICT_ASK && call.attempt == 0 && call.approved == nil, 9, "nobody need approve call %s", id)
-	edited := p.EditedArgumentsJson != nil || p.GetEditedArgumentsRef() != nil
-	c.hold(edited || p.GetArgumentsHash() == r.GetArgumentsHash() && p.GetArgumentDigest() == r.GetArgumentDigest(), 9,
-		"what is approved of call %s is not what was requested", id)
-	switch res.GetVia() {
-	case runnerdv1.Via_VIA_GRANT:
-		c.hold(c.grants[p.GetGrantId()].covers(r), 9, "grant %d does not let call %s run", p.GetGrantId(), id)
-		c.letPass(call, p, edited)
-	case runnerdv1.Via_VIA_AUTO:
-		c.hold(c.spec == nil || c.spec.GetAutoMode() != nil, 9, "call %s is approved by auto mode, which is off", id)
-		c.hold(r.GetTier() < ungrantableTier, 9, "auto mode approves call %s of tier %d", id, r.GetTier())
-		c.letPass(call, p, edited)
+	c.hold(call.attempt == 0, 3, "a call that was started is blocked")
+	c.hold(!call.approval.open(), 9, "approval %d is not closed", call.approval.id)
+	switch b.GetReason() {
+	case runnerdv1.CallReason_CALL_REASON_RUN_ENDING, runnerdv1.CallReason_CALL_REASON_PRIOR_OUTCOME_UNKNOWN:
+		c.hold(b.GetGate() == "" && b.GetRule() == "", 0, "call %s is blocked by gate %q when its turn is over", r.GetCallId(), b.GetGate())
 	default:
-		c.resolve(call, res, runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_APPROVE)
-		c.hold(p.GetApprovedBy() == c.ev.GetPrincipal(), 9, "call %s is approved by %q", id, p.GetApprovedBy())
-		call.approval.approved = true
-		if g := p.GetGrant(); g != nil {
-			c.granted(r, g)
-		}
+		c.hold(r.GetVerdict() == runnerdv1.Verdict_VERDICT_BLOCK, 0, "call %s is blocked and its verdict is %s", r.GetCallId(), r.GetVerdict())
+		c.hold(b.GetGate() == r.GetGate() && b.GetRule() == r.GetRule() && b.GetLayer() == r.GetLayer(), 0,
+			"call %s is blocked by %q, %q of %q, which is not its verdict", r.GetCallId(), b.GetGate(), b.GetRule(), b.GetLayer())
 	}
-	call.approved = p
-}
-
-// letPass judges an approval that no person gave. It opens no approval, but may close one.
-func (c *checker) letPass(call *callCheck, p *runnerdv1.ToolCallApproved, edited bool) {
-	id := p.GetResolution().GetApprovalId()
-	c.hold(id == call.approval.id && (id == 0 || call.approval.open()), 9, "approval %d is closed and not open", id)
-	c.hold(!edited && p.GetGrant() == nil && c.ev.GetPrincipal() == "", 9, "call %s is changed, or grants something, by nobody",
-		p.GetCallId())
-	if id != 0 {
-		call.approval.approved = true
-	}
-}
-
-// granted judges a grant.
-func (c *checker) granted(r *runnerdv1.ToolCallRequested, g *runnerdv1.Grant) {
-	c.hold(g.GetGrantId() == c.ev.GetSequence() && g.GetGrantedBy() == c.ev.GetPrincipal(), 9, "grant %d is not of this event", g.GetGrantId())
-	c.hold(g.GetHost() == r.GetHost() && g.GetTool() == r.GetTool() && r.GetTier() < ungrantableTier, 9,
-		"grant %d is not for the tool of call %s", g.GetGrantId(), r.GetCallId())
-	prefix := g.GetScope() == runnerdv1.GrantScope_GRANT_SCOPE_RUN_PREFIX
-	c.hold(prefix == (g.GetProgram() != "") && prefix == (g.GetArgument() != ""), 9, "grant %d has no program", g.GetGrantId())
-	if c.grants == nil {
-		c.grants = make(map[uint64]*grantCheck)
-	}
-	c.grants[c.ev.GetSequence()] = &grantCheck{g}
-}
-
-// grantCheck is a grant that holds; nil: it does not.
-type grantCheck struct{ *runnerdv1.Grant }
-
-func (g *grantCheck) covers(r *runnerdv1.ToolCallRequested) bool {
-	return g != nil && g.GetHost() == r.GetHost() && g.GetTool() == r.GetTool() && r.GetTier() < ungrantableTier
-}
-
-// grantRevoked judges the end of a grant: what it let pass and has not started is asked for again.
-func (c *checker) grantRevoked(p *runnerdv1.GrantRevoked) {
-	c.hold(c.grants[p.GetGrantId()] != nil, 9, "grant %d does not hold", p.GetGrantId())
-	c.hold(c.ev.GetPrincipal() != "", 9, "grant %d is revoked by nobody", p.GetGrantId())
-	delete(c.grants, p.GetGrantId())
-	for _, call := range c.decision.calls {
-		if call.approved.GetGrantId() == p.GetGrantId() && call.approved != nil {
-			call.approved, call.approval = nil, approvalCheck{}
-		}
-	}
-}
-
-// closeApproval judges the closing of an approval.
-func (c *checker) closeApproval(a approvalCheck, r *runnerdv1.Resolution, verdict runnerdv1.ApprovalVerdict) {
-	if !a.open() || r.GetApprovalId() != a.id {
-		c.violate(9, "approval %d is closed and not open", r.GetApprovalId())
-		return
-	}
-	at, person := c.ev.GetTime().AsTime(), false
-	switch r.GetVia() {
-	case runnerdv1.Via_VIA_HUMAN:
-		person = true
-		c.hold(c.ev.GetPrincipal() != "", 9, "approval %d is closed by nobody", a.id)
-		c.hold(a.expires.IsZero() || at.Before(a.expires), 9, "approval %d is answered at %s, and expired at %s", a.id, at, a.expires)
-		c.hold(r.GetApprovalDigest() == a.digest, 9, "approval %d is answered for another digest", a.id)
-	case runnerdv1.Via_VIA_TIMEOUT:
-		c.hold(!a.expires.IsZero() && !at.Before(a.expires), 9, "approval %d expires before its time", a.id)
-	case runnerdv1.Via_VIA_CANCEL:
-	default:
-		c.violate(9, "approval %d is closed via %s", a.id, r.GetVia())
-	}
-	c.hold(r.GetVerdict() == verdict, 9, "approval %d is closed with %s", a.id, r.GetVerdict())
-	c.hold(person || verdict == runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_DENY, 9, "approval %d is granted by nobody", a.id)
+	call.done = true
 }
 
 // callStarted judges the start of a call.
@@ -278,6 +176,7 @@ func (c *checker) callStarted(at int, call *callCheck, s *runnerdv1.ToolCallStar
 	c.hold(s.GetIdempotencyKey() == key, 9, "call %s has the key %q", r.GetCallId(), s.GetIdempotencyKey())
 	c.hold(!c.cancelled, 4, "call %s starts in a run that was cancelled", r.GetCallId())
 	c.mayGoOn("call " + r.GetCallId() + " starts")
+	c.within("call "+r.GetCallId()+" starts", c.toolCalls, c.limits.budget.MaxToolCalls, c.toolCalls-c.imported, c.limits.auto.MaxToolCalls)
 	c.turn(at)
 	c.rateStarted(r)
 	call.attempt, call.progress, call.approval, call.approved = 1, true, approvalCheck{}, nil
@@ -325,6 +224,8 @@ func (c *checker) callInDoubt(call *callCheck, d *runnerdv1.ToolCallInDoubt) {
 	switch d.GetNext() {
 	case runnerdv1.InDoubtNext_IN_DOUBT_NEXT_ASK:
 		call.progress = false
+		c.hold(d.GetHost() == call.requested.GetHost() && d.GetTool() == call.requested.GetTool() && d.GetRequestedSequence() == call.sequence, 9,
+			"what is asked about call %s is not what was requested", id)
 		call.approval = approvalCheck{id: c.ev.GetSequence(), digest: d.GetApprovalDigest()}
 		if d.GetExpiresAt() != nil {
 			call.approval.expires = d.GetExpiresAt().AsTime()
@@ -349,18 +250,6 @@ func (c *checker) callOutcome(call *callCheck, attempt uint32, r *runnerdv1.Reso
 		c.resolve(call, r, verdict)
 	}
 	call.done, call.progress, call.approval = true, false, approvalCheck{}
-}
-
-func (c *checker) callDenied(call *callCheck, d *runnerdv1.ToolCallDenied) {
-	c.hold(call.attempt == 0, 3, "call %s was started and is denied", call.requested.GetCallId())
-	if d.GetResolution().GetApprovalId() == 0 && !call.approval.open() {
-		c.hold(call.requested.GetVerdict() == runnerdv1.Verdict_VERDICT_ASK, 9, "nobody was to be asked about call %s", call.requested.GetCallId())
-		c.hold(c.spec == nil || c.spec.GetApproval().GetMode() == runnerdv1.ApprovalMode_APPROVAL_MODE_DENY, 9,
-			"call %s is denied and nobody was asked", call.requested.GetCallId())
-	} else {
-		c.resolve(call, d.GetResolution(), runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_DENY)
-	}
-	call.done, call.approval = true, approvalCheck{}
 }
 
 // digests computes the digests of an event again, before it is folded: what was asked, approved and sent is what was

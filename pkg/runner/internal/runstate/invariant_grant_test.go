@@ -50,6 +50,20 @@ func grantedHistory(t *testing.T) *world {
 	return w
 }
 
+// blockedHistory is a run with a call that a gate blocks.
+func blockedHistory(t *testing.T) *world {
+	t.Helper()
+	spec := newSpec()
+	spec.Policy = []*runnerdv1.PolicyLayer{{Name: "agent", Mode: runnerdv1.PermissionMode_PERMISSION_MODE_READ_ONLY}}
+	w := newWorld(t, spec)
+	w.start()
+	w.do(Pinned{Catalogue: newCatalogue()})
+	w.do(w.decided("read", "charge"))
+	w.finish("1.1", 1)
+	w.do(w.decision(answerDecision("done")))
+	return w
+}
+
 // approvedNth is the n-th approval of a history.
 func (h *history) approvedNth(n int) *runnerdv1.ToolCallApproved {
 	h.t.Helper()
@@ -122,6 +136,63 @@ var brokenGrants = []breakage{
 		h.startedNth(3).ApprovalId = h.startedNth(1).GetApprovalId()
 	}},
 	{"somebody else is named as the approver", 9, false, "granted", func(h *history) { h.approvedNth(3).ApprovedBy = "somebody" }},
+
+	{"a grant is said to be given by somebody else", 9, false, "granted", func(h *history) { h.approvedNth(4).ApprovedBy = "somebody" }},
+	{"a person approves with a grant", 9, false, "granted", func(h *history) {
+		h.approvedNth(3).GrantId = h.approvedNth(1).GetGrant().GetGrantId()
+	}},
+	{"auto mode approves for somebody", 9, false, "granted", func(h *history) {
+		h.approvedNth(4).GetResolution().Via, h.approvedNth(4).GrantId = runnerdv1.Via_VIA_AUTO, 0
+	}},
+	{"another program passes by a grant", 9, false, "granted", func(h *history) { h.requestedNth(6).ArgumentsRaw = `{"command":"rm clean"}` }},
+	{"two programs pass by a grant for one", 9, false, "granted", func(h *history) {
+		h.requestedNth(6).ArgumentsRaw = `{"command":"make clean; rm x"}`
+	}},
+	{"a grant is for another program than the call", 9, false, "granted", func(h *history) { h.requestedNth(5).ArgumentsRaw = `{"command":"rm all"}` }},
+	{"a grant is for another run", 9, false, "granted", func(h *history) { h.approvedNth(1).GetGrant().RunId = "other" }},
+
+	{"a person is told another rule than that which asks", 9, false, "granted", func(h *history) {
+		h.first("tool_call_pending_approval").GetToolCallPendingApproval().Rule = "approval_for:other"
+	}},
+	{"a person is told another tier", 9, false, "granted", func(h *history) {
+		h.first("tool_call_pending_approval").GetToolCallPendingApproval().Tier = 0
+	}},
+	{"a person is shown the arguments of another call", 9, false, "granted", func(h *history) {
+		h.first("tool_call_pending_approval").GetToolCallPendingApproval().RequestedSequence++
+	}},
+	{"a person who settles is shown the arguments of another call", 9, false, "", func(h *history) {
+		for _, ev := range h.events {
+			if d := ev.GetToolCallInDoubt(); d.GetNext() == runnerdv1.InDoubtNext_IN_DOUBT_NEXT_ASK {
+				d.RequestedSequence++
+			}
+		}
+	}},
+	{"an approval has no deadline in mode WAIT", 9, true, "granted", func(h *history) {
+		h.first("tool_call_pending_approval").GetToolCallPendingApproval().ExpiresAt = nil
+	}},
+	{"an approval is open in a run where nobody is there", 9, true, "granted", func(h *history) {
+		h.spec.Approval.Mode = runnerdv1.ApprovalMode_APPROVAL_MODE_DENY
+	}},
+	{"a call is blocked by a gate that did not say so", 0, false, "blocked", func(h *history) {
+		h.first("tool_call_blocked").GetToolCallBlocked().Gate = "paths"
+	}},
+	{"a call is blocked that was allowed", 0, false, "blocked", func(h *history) {
+		h.requestedNth(2).Verdict = runnerdv1.Verdict_VERDICT_ALLOW
+	}},
+	{"a call is blocked by a gate when its turn is over", 0, false, "blocked", func(h *history) {
+		h.first("tool_call_blocked").GetToolCallBlocked().Reason = runnerdv1.CallReason_CALL_REASON_RUN_ENDING
+	}},
+	{"a call starts over the budget", 4, true, "granted", func(h *history) { h.spec.Budget.MaxToolCalls = new(uint32(3)) }},
+	{"an iteration starts over the budget", 4, true, "granted", func(h *history) { h.spec.Budget.MaxIterations = new(uint32(3)) }},
+	{"a call starts over the limit of auto mode", 4, true, "granted", func(h *history) {
+		h.spec.AutoMode = &runnerdv1.AutoMode{Limits: &runnerdv1.AutoModeLimits{MaxToolCalls: new(uint32(3))}}
+	}},
+	{"an iteration starts over the limit of auto mode", 4, true, "granted", func(h *history) {
+		h.spec.AutoMode = &runnerdv1.AutoMode{Limits: &runnerdv1.AutoModeLimits{MaxIterations: new(uint32(3))}}
+	}},
+	{"a leg that was given less starts a call", 4, true, "paused", func(h *history) {
+		h.first("run_resumed").GetRunResumed().Budget = &runnerdv1.Budget{MaxToolCalls: new(uint32(0))}
+	}},
 
 	{"a grant is given by nobody", 9, false, "granted", func(h *history) { h.approvedNth(1).GetGrant().GrantedBy = "" }},
 	{"a grant is given with a grant", 9, false, "granted", func(h *history) {

@@ -138,7 +138,10 @@ func budgetHistory(t *testing.T) *world {
 
 func histories(t *testing.T) map[string]*world {
 	t.Helper()
-	return map[string]*world{"long": longHistory(t), "paused": pausedHistory(t), "budget": budgetHistory(t), "granted": grantedHistory(t)}
+	return map[string]*world{
+		"long": longHistory(t), "paused": pausedHistory(t), "budget": budgetHistory(t), "granted": grantedHistory(t),
+		"blocked": blockedHistory(t),
+	}
 }
 
 func TestCheckAcceptsGoodHistories(t *testing.T) {
@@ -180,12 +183,13 @@ func TestCheckSeesBrokenHistories(t *testing.T) {
 			if tc.history != "" {
 				w = good[tc.history]
 			}
-			h := &history{t: t}
+			h := &history{t: t, spec: proto.CloneOf(w.env.Spec)}
 			for _, ev := range w.events {
 				h.events = append(h.events, proto.CloneOf(ev))
 			}
 			tc.breaks(h)
-			for folded, opt := range map[bool]CheckOptions{true: {Env: w.env}, false: {}} {
+			env := Env{Key: w.env.Key, Spec: h.spec, SpecDigest: w.st.SpecDigest()} // digests hold for another spec too
+			for folded, opt := range map[bool]CheckOptions{true: {Env: env}, false: {}} {
 				found := Check(slices.Values(h.events), opt)
 				seen := slices.ContainsFunc(found, func(v Violation) bool { return v.Invariant == tc.invariant })
 				if !seen && (folded || !tc.folded) {
