@@ -17,18 +17,33 @@ func (r *Runner) findOut(ctx context.Context, spec *runnerdv1.RunSpec, catalogue
 	return r.findChanged(ctx, spec.GetAgent(), catalogue, calls, resolvePaths(spec, catalogue, calls))
 }
 
-// findOutEdit does so about the arguments that an approver wants to run.
-func (r *Runner) findOutEdit(ctx context.Context, run string, vote *runstate.Vote) error {
+// findOutVote looks at the paths of the call that an approver wants to run, as it was asked or edited: what they lead to
+// may be another file than when it was asked.
+func (r *Runner) findOutVote(ctx context.Context, run string, vote *runstate.Vote) error {
 	var spec *runnerdv1.RunSpec
 	var catalogue *runstate.Catalogue
-	var call *runnerdv1.ToolCall
+	var name string
+	var arguments runstate.Part
+	asked := false
 	err := r.Inspect(ctx, run, func(st *runstate.State) {
-		spec, catalogue, call = st.Spec(), st.Catalogue(), st.Edited(vote.ApprovalID, vote.Edited.Text)
+		spec, catalogue = st.Spec(), st.Catalogue()
+		name, arguments, asked = st.Asked(vote.ApprovalID)
 	})
-	if err != nil || call == nil {
-		return err // nothing is asked that could be edited: the verdict is refused
+	if err != nil || !asked || !runstate.SharesWorkspace(spec) {
+		return err
 	}
-	if found := r.findOut(ctx, spec, catalogue, []*runnerdv1.ToolCall{call}); found != nil {
+	call := &runnerdv1.ToolCall{Name: name, ArgumentsJson: arguments.Text}
+	switch {
+	case vote.Edited != nil:
+		call.ArgumentsJson = vote.Edited.Text
+	case arguments.Ref != nil:
+		text, err := r.ReadPart(ctx, run, arguments.Ref)
+		if err != nil {
+			return err
+		}
+		call.ArgumentsJson = string(text)
+	}
+	if found := resolvePaths(spec, catalogue, []*runnerdv1.ToolCall{call}); found != nil {
 		vote.Found.Paths = found[0].Paths
 	}
 	return nil

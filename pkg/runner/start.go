@@ -223,8 +223,8 @@ func (r *Runner) Deliver(ctx context.Context, runID string, fact runstate.Fact) 
 		input.Text, input.TextRef = text, ref
 		fact = input
 	}
-	if vote, ok := fact.(runstate.Vote); ok && vote.Edited != nil {
-		if err := r.findOutEdit(ctx, runID, &vote); err != nil {
+	if vote, ok := fact.(runstate.Vote); ok && vote.Verdict == runnerdv1.ApprovalVerdict_APPROVAL_VERDICT_APPROVE {
+		if err := r.findOutVote(ctx, runID, &vote); err != nil {
 			return runstate.Reply{}, err
 		}
 		fact = vote

@@ -5,7 +5,10 @@ import (
 	"path/filepath"
 	"testing"
 
+	"google.golang.org/grpc/codes"
+
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
+	"github.com/runnerd/runnerd/test/e2e/harness"
 )
 
 func TestPaths(t *testing.T) {
@@ -83,6 +86,28 @@ func TestPaths(t *testing.T) {
 			t.Error(err)
 		}
 		g.Done(t, run)
+	})
+
+	t.Run("T-89 a path that leads elsewhere by the time it is approved does not run", func(t *testing.T) {
+		t.Parallel()
+		run, r := g.one(t, "workspace", "tier4", `{"path":"docs/turned/x"}`)
+		verdict(t, r, "ASK mode mode:allow/tier:4 agent")
+		a := g.Idle(t, run).GetApprovals()[0]
+		link := filepath.Join(g.workspace, "docs", "turned")
+		if err := os.Symlink("/etc", link); err != nil {
+			t.Fatal(err)
+		}
+		_, err := g.Vote(t.Context(), a, approve)
+		has(t, harness.Code(t, err, codes.FailedPrecondition, "PATH_CHANGED").Message(), "docs/turned/x", "symbolic link")
+		equal(t, "open approvals", len(g.Run(t, run).GetApprovals()), 1)
+		if err := os.Remove(link); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.Vote(t.Context(), a, approve); err != nil {
+			t.Fatal(err)
+		}
+		g.Done(t, run)
+		equal(t, "starts", harness.Count(g.Events(t, run), "tool_call_started"), 1)
 	})
 
 	t.Run("A-57 A-58 sensitive paths are asked for, in any case and in any component", func(t *testing.T) {

@@ -62,7 +62,7 @@ type RunServiceClient interface {
 	// SubmitApproval answers an open approval; the answer is durable before it returns. Callers: approvers, with a
 	// credential. Single use; the same verdict again is answered the same.
 	// Errors: NOT_FOUND (never opened), INVALID_ARGUMENT (verdict not possible), FAILED_PRECONDITION
-	// (ALREADY_RESOLVED, TIMED_OUT, CANCELLED, RUN_ENDED, DIGEST_MISMATCH).
+	// (ALREADY_RESOLVED, TIMED_OUT, CANCELLED, RUN_ENDED, DIGEST_MISMATCH, TOOL_CHANGED, PATH_CHANGED).
 	SubmitApproval(ctx context.Context, in *SubmitApprovalRequest, opts ...grpc.CallOption) (*SubmitApprovalResponse, error)
 	// SubmitInput answers the open question of a run, or is shown to its next Decide. Callers: owner, operators.
 	// Errors: NOT_FOUND, FAILED_PRECONDITION (USE_RESUME, RUN_ENDED).
@@ -353,7 +353,7 @@ type RunServiceServer interface {
 	// SubmitApproval answers an open approval; the answer is durable before it returns. Callers: approvers, with a
 	// credential. Single use; the same verdict again is answered the same.
 	// Errors: NOT_FOUND (never opened), INVALID_ARGUMENT (verdict not possible), FAILED_PRECONDITION
-	// (ALREADY_RESOLVED, TIMED_OUT, CANCELLED, RUN_ENDED, DIGEST_MISMATCH).
+	// (ALREADY_RESOLVED, TIMED_OUT, CANCELLED, RUN_ENDED, DIGEST_MISMATCH, TOOL_CHANGED, PATH_CHANGED).
 	SubmitApproval(context.Context, *SubmitApprovalRequest) (*SubmitApprovalResponse, error)
 	// SubmitInput answers the open question of a run, or is shown to its next Decide. Callers: owner, operators.
 	// Errors: NOT_FOUND, FAILED_PRECONDITION (USE_RESUME, RUN_ENDED).

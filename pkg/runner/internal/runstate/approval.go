@@ -183,6 +183,13 @@ func (st *State) votable(c *call, f Vote) *Refusal {
 			Reason:  runnerdv1.ErrorReason_ERROR_REASON_TOOL_CHANGED,
 			Message: "the host has changed the tool since the run began, so what was asked cannot run any more; deny it",
 		}
+	case approve && f.Edited == nil && len(f.Found.Paths) > 0: // of an edit its gates say so
+		p := f.Found.Paths[0]
+		return &Refusal{
+			Reason: runnerdv1.ErrorReason_ERROR_REASON_PATH_CHANGED,
+			Message: fmt.Sprintf("the path %q by now %s, so what was asked cannot run any more; deny it, or approve it with other arguments",
+				p.Path, p.Message),
+		}
 	}
 	return nil
 }
@@ -237,18 +244,18 @@ func (st *State) edit(c *call, f Vote) (*edited, *Refusal) {
 	return e, nil
 }
 
-// Edited returns the call that an approval asks about as it would be with other arguments; nil: none asks about a call
-// that has not run, or its tool is not offered any more.
-func (st *State) Edited(approval uint64, arguments string) *runnerdv1.ToolCall {
+// Asked returns the offered name and the arguments of the call that an approval asks about; not ok: none asks about a
+// call that has not run, or its tool is not offered any more.
+func (st *State) Asked(approval uint64) (name string, arguments Part, ok bool) {
 	for _, c := range st.ctl.Calls {
 		if c.Status != callPending || c.Approval != approval {
 			continue
 		}
 		if tool := st.env.Catalogue.find(c.Host, c.Tool); tool != nil {
-			return &runnerdv1.ToolCall{Name: tool.GetOfferedName(), ArgumentsJson: arguments}
+			return tool.GetOfferedName(), c.arguments, true
 		}
 	}
-	return nil
+	return "", Part{}, false
 }
 
 func (e *edited) part() Part {

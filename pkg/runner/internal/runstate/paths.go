@@ -298,9 +298,14 @@ type SharedPath struct {
 	Ways      [][]string // components beneath the workspace in each way to read it; ".." may be among them
 }
 
+// SharesWorkspace reports whether a layer of a policy has a workspace that runnerd shares with the tools.
+func SharesWorkspace(spec *runnerdv1.RunSpec) bool {
+	return slices.ContainsFunc(spec.GetPolicy(), sharesWorkspace)
+}
+
 // SharedPaths are the paths of a call that the shell has to resolve, so that the gates can judge it.
 func SharedPaths(spec *runnerdv1.RunSpec, catalogue *Catalogue, call *runnerdv1.ToolCall) []SharedPath {
-	if !slices.ContainsFunc(spec.GetPolicy(), sharesWorkspace) {
+	if !SharesWorkspace(spec) {
 		return nil
 	}
 	tool := catalogue.Lookup(call.GetName())
