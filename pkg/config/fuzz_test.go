@@ -20,7 +20,7 @@ func FuzzParse(f *testing.F) {
 		"decide_services: {m: {scripted: builtin}}\nagents:\n  a:\n    decide_service: m\n    auto_mode: {limits: {max_duration: 9s}}\n",
 		"agents: &a {x: *a}", "log: {level: loud}\nlog: {level: info}", "limits: {max_active_runs: -1}", "listen: [", "a: 1\n---\nb: 2",
 		"policies: {p: {mode: prompt, deny: [{tools: ['[']}]}}",
-		`"`, "a: b\nc: \x01", "\n\xff",
+		`"`, "a: b\nc: \x01", "\n\xff", "\r0", "a: 1\rb: [\u2028]", "\xff\xfea\x00", "log:\r\n  level: loud\r\n",
 	} {
 		f.Add(seed)
 	}

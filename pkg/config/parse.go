@@ -36,6 +36,10 @@ func (e *Error) Error() string {
 // parse reads a file, lays the settings over it and checks the result. Lines
 // are told only for what stands in the file.
 func parse(data []byte, name string, settings []Setting) (*configv1.Config, []string) {
+	data, problem := plainLines(data, name)
+	if problem != "" {
+		return nil, []string{problem}
+	}
 	var root yaml.Node
 	if err := yaml.Unmarshal(data, &root); err != nil {
 		return nil, []string{syntaxError(name, data, err)}
@@ -171,6 +175,22 @@ func repeatedKeys(name string, node *yaml.Node) []string {
 	return all
 }
 
+// plainLines ends all lines with a line feed, as those who count them take for granted: the YAML reader knows further
+// breaks. The problem is empty where that can be done.
+func plainLines(data []byte, name string) (plain []byte, problem string) {
+	data = bytes.ReplaceAll(bytes.ReplaceAll(data, []byte("\r\n"), []byte("\n")), []byte("\r"), []byte("\n"))
+	problemAt := func(at int, what string) string {
+		return fmt.Sprintf("%s:%d: %s", name, 1+bytes.Count(data[:at], []byte("\n")), what)
+	}
+	if !utf8.Valid(data) {
+		return nil, problemAt(textLength(data), "the file is not UTF-8 text")
+	}
+	if at := bytes.IndexAny(data, "\u0085\u2028\u2029"); at >= 0 {
+		return nil, problemAt(at, `a line break that is no line feed; in a quoted text write \N, \L or \P`)
+	}
+	return data, ""
+}
+
 var yamlLine = regexp.MustCompile(`^yaml: line (\d+): `)
 
 // syntaxError gives an error of the YAML reader the form of the others. The reader tells no line where it is the first,
@@ -187,7 +207,7 @@ func syntaxError(name string, data []byte, err error) string {
 func textLength(data []byte) int {
 	for at := 0; at < len(data); {
 		r, size := utf8.DecodeRune(data[at:])
-		if r == utf8.RuneError && size == 1 || unicode.IsControl(r) && !strings.ContainsRune("\t\n\r\u0085", r) {
+		if r == utf8.RuneError && size == 1 || unicode.IsControl(r) && !strings.ContainsRune("\t\n", r) {
 			return at
 		}
 		at += size
