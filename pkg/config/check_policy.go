@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"buf.build/go/protovalidate"
-	"github.com/bmatcuk/doublestar/v4"
 
 	configv1 "github.com/runnerd/runnerd/gen/runnerd/config/v1"
 	"github.com/runnerd/runnerd/pkg/runner"
@@ -77,10 +76,10 @@ func checkPaths(at fieldPath, paths *configv1.Paths) []*protovalidate.Violation 
 }
 
 func checkGlob(at fieldPath, glob string) []*protovalidate.Violation {
-	if doublestar.ValidatePattern(glob) {
-		return nil
+	if err := runner.CheckGlob(glob); err != nil {
+		return []*protovalidate.Violation{at.violation("glob", "%v", err)}
 	}
-	return []*protovalidate.Violation{at.violation("glob", "%q is not a glob", glob)}
+	return nil
 }
 
 // checkTools looks at what is said about the tools of a host.

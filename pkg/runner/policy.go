@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/bmatcuk/doublestar/v4"
-
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 	"github.com/runnerd/runnerd/pkg/runner/internal/runstate"
 )
@@ -34,6 +32,9 @@ func CheckWorkspace(workspace string) error {
 	}
 	return nil
 }
+
+// CheckGlob says why a text cannot be a glob over names of tools or paths; nil: it can.
+func CheckGlob(glob string) error { return runstate.CheckGlob(glob) }
 
 // resolvePolicy adds to a spec what a request brings: configured policies, a layer of its own, a plan. All of it can
 // only narrow what the agent allows.
@@ -96,8 +97,8 @@ func checkRequestLayer(layer *runnerdv1.PolicyLayer) error {
 	}
 	var wrong []Violation
 	glob := func(field, glob string) {
-		if !doublestar.ValidatePattern(glob) {
-			wrong = append(wrong, Violation{Field: "policy." + field, Description: fmt.Sprintf("%q is not a glob", glob), Rule: "glob"})
+		if err := CheckGlob(glob); err != nil {
+			wrong = append(wrong, Violation{Field: "policy." + field, Description: err.Error(), Rule: "glob"})
 		}
 	}
 	first := make(map[string]int)

@@ -237,6 +237,7 @@ func TestGates(t *testing.T) {
 		refused("INVALID_REQUEST", "policy.deny[0].tools", layer(&runnerdv1.PolicyLayer{Deny: []*runnerdv1.DenyRule{{Id: "a", Tools: "["}}}))
 		refused("INVALID_REQUEST", "policy.deny[1].id", layer(&runnerdv1.PolicyLayer{Deny: []*runnerdv1.DenyRule{{Id: "a"}, {Id: "a"}}}))
 		refused("INVALID_REQUEST", "policy.approval_for[0]", layer(&runnerdv1.PolicyLayer{ApprovalFor: []string{"{"}}))
+		refused("INVALID_REQUEST", "policy.approval_for[0]", layer(&runnerdv1.PolicyLayer{ApprovalFor: []string{strings.Repeat("{,}", 85)}}))
 		refused("INVALID_REQUEST", "policy.paths.sensitive[0]", layer(&runnerdv1.PolicyLayer{Paths: &runnerdv1.PathRules{Sensitive: []string{"{"}}}))
 		refused("INVALID_REQUEST", "policy.paths.workspace", layer(&runnerdv1.PolicyLayer{Paths: &runnerdv1.PathRules{Workspace: "/a/"}}))
 		refused("INVALID_REQUEST", "plan.file_targets[0]", func(req *runnerdv1.StartRunRequest) {

@@ -266,5 +266,5 @@ func approvalGlobGate(layer *runnerdv1.PolicyLayer, s *subject) *objection {
 // may stand before it.
 func matchesTool(glob string, tool *Tool) bool {
 	glob = strings.TrimPrefix(glob, "tool:")
-	return matchesGlob(glob, tool.GetName()) || tool.GetOfferedName() != tool.GetName() && matchesGlob(glob, tool.GetOfferedName())
+	return matchesName(glob, tool.GetName()) || tool.GetOfferedName() != tool.GetName() && matchesName(glob, tool.GetOfferedName())
 }

@@ -1,11 +1,60 @@
 package runstate
 
 import (
+	"fmt"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/bmatcuk/doublestar/v4"
 )
+
+// maxAlternatives is the largest number of globs without braces that one glob may stand for. Each may have to be tried,
+// and in a few bytes braces stand for more than anybody has the time for.
+const maxAlternatives = 256
+
+// CheckGlob says why a text is no glob; nil: it is one.
+func CheckGlob(glob string) error {
+	switch {
+	case !doublestar.ValidatePattern(glob):
+		return fmt.Errorf("%q is not a glob", glob)
+	case alternatives(glob) > maxAlternatives:
+		return fmt.Errorf("the braces of %q stand for over %d alternatives", glob, maxAlternatives)
+	}
+	return nil
+}
+
+// alternatives is how many globs without braces a glob stands for, at most: braces in braces are counted as if each
+// stood beside the others. Above maxAlternatives it may be any number.
+func alternatives(glob string) int {
+	n := 1
+	var open []int // commas so far in the braces that are open
+	for i := 0; i < len(glob) && n <= maxAlternatives; i++ {
+		switch c := glob[i]; {
+		case c == '\\':
+			i++
+		case c == '{':
+			open = append(open, 1)
+		case c == ',' && len(open) > 0:
+			open[len(open)-1]++
+		case c == '}' && len(open) > 0:
+			n *= open[len(open)-1]
+			open = open[:len(open)-1]
+		}
+	}
+	return n
+}
+
+// anySlash makes a slash a character as any other.
+var anySlash = strings.NewReplacer("/", "\x00")
+
+// matchesName matches the name of a tool against a glob. A slash in it means nothing: where a rule says * a host must
+// not get round it by the name that it gives to a tool.
+func matchesName(glob, name string) bool {
+	if strings.Contains(name, "/") {
+		glob, name = anySlash.Replace(glob), anySlash.Replace(name)
+	}
+	return matchesGlob(glob, name)
+}
 
 // matchesGlob matches a whole name against a glob. Most globs do not match most names, which their literal ends show
 // without reading them as patterns, and most have one *.
