@@ -74,6 +74,8 @@ func TestSharedWorkspace(t *testing.T) {
 		"self": symlink, "a/up/x": symlink, "a/b/back/f": symlink, "new/../out/passwd": symlink, "in/../f": symlink,
 		root + "/out/passwd": symlink, `b\l`: symlink, "%2e": symlink, "a/%62/back": symlink, `a\b\back`: symlink,
 		"f/x": outside, "../ws/f": outside, root + "/../ws2": outside, "a/../../ws/f": outside,
+		// What is above the workspace may be links, and nobody looks at those.
+		root + "/../ws/f": outside, filepath.Dir(root) + "/elsewhere/../ws/f": outside, "/..//" + root + "/a/f": outside,
 	} {
 		got := explainPath(t, root, path)
 		if got.GetReason() != want || (got.GetVerdict() == runnerdv1.Verdict_VERDICT_ALLOW) != (want == 0) {

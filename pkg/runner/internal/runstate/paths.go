@@ -32,7 +32,7 @@ type pathArgument struct {
 	byName   bool   // it is a path by the name of its argument or by the operator's word, not only by its looks
 	unclear  string // why not every party reads it in the same way; empty: they do
 	readings []reading
-	folded   [][]string // parts of each reading as sensitive globs are matched with; nil until they are
+	folded   [][]string // names in each reading as sensitive globs are matched with; nil until they are
 }
 
 // String is the path as people and models are told of it.
@@ -71,11 +71,14 @@ func (s *subject) pathArguments() []*pathArgument {
 }
 
 // collect takes the paths out of a value. Named tells by which names of members strings are paths, byName whether the
-// value has such a name; it holds for lists too.
+// value has such a name; it holds for lists too. Keys of objects are paths where they look like it.
 func (s *subject) collect(v *node, argument string, named func(string) bool, byName bool) {
 	switch v.kind {
 	case jsontext.KindBeginObject:
 		for _, m := range v.members {
+			if looksLikePath(m.name) { // what shall be written, by where
+				s.add(m.name, argument, false)
+			}
 			s.collect(m.value, argument, named, named(m.name))
 		}
 	case jsontext.KindBeginArray:
@@ -84,12 +87,16 @@ func (s *subject) collect(v *node, argument string, named func(string) bool, byN
 		}
 	case jsontext.KindString:
 		if byName || looksLikePath(v.text) {
-			s.paths = append(s.paths, &pathArgument{
-				name: argument, path: v.text, byName: byName, unclear: unclear(v.text, byName), readings: readings(v.text, byName),
-			})
+			s.add(v.text, argument, byName)
 		}
 	default: // no text
 	}
+}
+
+func (s *subject) add(path, argument string, byName bool) {
+	s.paths = append(s.paths, &pathArgument{
+		name: argument, path: path, byName: byName, unclear: unclear(path, byName), readings: readings(path, byName),
+	})
 }
 
 // isPathName reports whether arguments of that name are paths: path, file_path, target_path and file, also in the
@@ -236,7 +243,7 @@ func sensitiveGate(layer *runnerdv1.PolicyLayer, s *subject) *objection {
 	}
 	ground := newGround(layer.GetPaths().GetWorkspace())
 	for _, p := range s.pathArguments() {
-		if !p.byName && isURL(p.path) {
+		if !p.byName && isURL(p.path) && !isForeign(p.path, false) {
 			continue // its components are no files
 		}
 		for i, r := range p.readings {
@@ -248,15 +255,20 @@ func sensitiveGate(layer *runnerdv1.PolicyLayer, s *subject) *objection {
 	return nil
 }
 
-// foldedParts are the components of a reading as globs are matched with.
+// foldedParts are the components of a reading as globs are matched with, and what comes after colons in them.
 func (p *pathArgument) foldedParts(reading int) []string {
 	if p.folded == nil {
 		p.folded = make([][]string, len(p.readings))
 	}
 	if p.folded[reading] == nil {
-		folded := make([]string, len(p.readings[reading].parts))
-		for i, part := range p.readings[reading].parts {
-			folded[i] = foldName(part)
+		folded := make([]string, 0, len(p.readings[reading].parts))
+		for _, part := range p.readings[reading].parts {
+			folded = append(folded, foldName(part))
+			if _, after, ok := strings.Cut(part, ":"); ok { // a drive, a host or a scheme may stand before it
+				for name := range strings.SplitSeq(after, ":") {
+					folded = append(folded, foldName(name))
+				}
+			}
 		}
 		p.folded[reading] = folded
 	}
@@ -344,16 +356,18 @@ func sharesWorkspace(layer *runnerdv1.PolicyLayer) bool {
 }
 
 // way returns the components of a path that stays in the workspace, in the order in which a file system goes along
-// them.
+// them. A path that goes up from a folder that is not in the workspace, or from the workspace itself, ends where a link
+// there says, which nobody looks at: its way leads out.
 func (g ground) way(r reading) []string {
 	if !r.rooted {
 		return r.parts
 	}
-	if rest, ok := below(r.parts, g.exact); ok {
-		if _, inside := clean(rest); inside {
-			return rest
+	for _, folder := range append([][]string{g.exact}, g.alike...) {
+		if rest, ok := below(r.parts, folder); ok {
+			if _, inside := clean(rest); inside {
+				return rest
+			}
 		}
 	}
-	parts, _ := g.beneath(r) // it goes through folders above the workspace: there is nothing to say about those
-	return parts
+	return []string{".."}
 }
