@@ -116,7 +116,7 @@ func TestViews(t *testing.T) {
 		t.Parallel()
 		events := w.seenBy(t, "outline", run)
 		shows(t, "events", events)
-		equal(t, "tool", harness.Only(events, "tool_call_requested")[0].GetToolCallRequested().GetToolName(), "look")
+		equal(t, "tool", harness.Only(events, "tool_call_requested")[0].GetToolCallRequested().GetTool(), "look")
 		equal(t, "principal", events[0].GetPrincipal(), all[0].GetPrincipal())
 		shows(t, "run", got(t, "outline"))
 		equal(t, "label", got(t, "outline").GetLabels()["team"], "word-label")

@@ -1290,6 +1290,7 @@ type PolicyLayer struct {
 	// Whether writes need a plan.
 	Plan PlanRule `protobuf:"varint,5,opt,name=plan,proto3,enum=runnerd.v1.PlanRule" json:"plan,omitempty"`
 	// Globs over tool names ("<name>" as offered or at its host, or "tool:<name>"): a match must be asked. At most 256.
+	// Slashes in names are characters as any other; the braces of a glob may stand for at most 256 alternatives.
 	ApprovalFor   []string `protobuf:"bytes,6,rep,name=approval_for,json=approvalFor,proto3" json:"approval_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3340,13 +3341,13 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\bDenyRule\x12>\n" +
 	"\x02id\x18\x01 \x01(\tB.\xbaH'r%(@2!^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$\xe8\xe0\x18\x01R\x02id\x12\"\n" +
 	"\x05tools\x18\x02 \x01(\tB\f\xbaH\x05r\x03(\x80\x02\xe8\xe0\x18\x01R\x05tools\x12_\n" +
-	"\targuments\x18\x03 \x03(\v2#.runnerd.v1.DenyRule.ArgumentsEntryB\x1c\xbaH\x15\x9a\x01\x12\x10\x10\"\ar\x05 \x01(\x80\x02*\x05r\x03(\x80\b\xe8\xe0\x18\x01R\targuments\x12&\n" +
+	"\targuments\x18\x03 \x03(\v2#.runnerd.v1.DenyRule.ArgumentsEntryB\x1c\xbaH\x15\x9a\x01\x12\x10\x10\"\ar\x05 \x01(\x80\x02*\x05r\x03(\x80\b\xe8\xe0\x18\x02R\targuments\x12&\n" +
 	"\amessage\x18\x04 \x01(\tB\f\xbaH\x05r\x03(\x80\b\xe8\xe0\x18\x02R\amessage\x1a<\n" +
 	"\x0eArgumentsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8f\x01\n" +
 	"\tPathRules\x124\n" +
-	"\tworkspace\x18\x01 \x01(\tB\x16\xbaH\x0fr\r(\x80 2\b^(/.*)?$\xe8\xe0\x18\x01R\tworkspace\x12\x16\n" +
+	"\tworkspace\x18\x01 \x01(\tB\x16\xbaH\x0fr\r(\x80 2\b^(/.*)?$\xe8\xe0\x18\x02R\tworkspace\x12\x16\n" +
 	"\x06shared\x18\x02 \x01(\bR\x06shared\x124\n" +
 	"\tsensitive\x18\x03 \x03(\tB\x16\xbaH\x0f\x92\x01\f\x10\x80\x02\"\ar\x05 \x01(\x80\x02\xe8\xe0\x18\x01R\tsensitive\"\xba\x02\n" +
 	"\vPolicyLayer\x12 \n" +
@@ -3357,8 +3358,8 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\x04plan\x18\x05 \x01(\x0e2\x14.runnerd.v1.PlanRuleB\b\xbaH\x05\x82\x01\x02\x10\x01R\x04plan\x129\n" +
 	"\fapproval_for\x18\x06 \x03(\tB\x16\xbaH\x0f\x92\x01\f\x10\x80\x02\"\ar\x05 \x01(\x80\x02\xe8\xe0\x18\x01R\vapprovalFor\"~\n" +
 	"\fPlanContract\x123\n" +
-	"\fcontent_hash\x18\x01 \x01(\tB\x10\xbaH\tr\a(\x80\x022\x02\\S\xe8\xe0\x18\x01R\vcontentHash\x129\n" +
-	"\ffile_targets\x18\x02 \x03(\tB\x16\xbaH\x0f\x92\x01\f\x10\x80\x02\"\ar\x05 \x01(\x80 \xe8\xe0\x18\x01R\vfileTargets\"\xe1\x02\n" +
+	"\fcontent_hash\x18\x01 \x01(\tB\x10\xbaH\tr\a(\x80\x022\x02\\S\xe8\xe0\x18\x02R\vcontentHash\x129\n" +
+	"\ffile_targets\x18\x02 \x03(\tB\x16\xbaH\x0f\x92\x01\f\x10\x80\x02\"\ar\x05 \x01(\x80 \xe8\xe0\x18\x02R\vfileTargets\"\xe1\x02\n" +
 	"\x0eAutoModeLimits\x125\n" +
 	"\x0emax_iterations\x18\x01 \x01(\rB\t\xbaH\x06*\x04\x18\xc0\x84=H\x00R\rmaxIterations\x88\x01\x01\x124\n" +
 	"\x0emax_tool_calls\x18\x02 \x01(\rB\t\xbaH\x06*\x04\x18\xc0\x84=H\x01R\fmaxToolCalls\x88\x01\x01\x12D\n" +
@@ -3411,8 +3412,8 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\x16decisions_without_cost\x18\b \x01(\rR\x14decisionsWithoutCost\"\xe6\x01\n" +
 	"\tCallEntry\x12\x1d\n" +
 	"\acall_id\x18\x01 \x01(\tB\x04\xe8\xe0\x18\x01R\x06callId\x12.\n" +
-	"\x10provider_call_id\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x01R\x0eproviderCallId\x12!\n" +
-	"\ttool_name\x18\x03 \x01(\tB\x04\xe8\xe0\x18\x01R\btoolName\x12)\n" +
+	"\x10provider_call_id\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x02R\x0eproviderCallId\x12!\n" +
+	"\ttool_name\x18\x03 \x01(\tB\x04\xe8\xe0\x18\x02R\btoolName\x12)\n" +
 	"\rarguments_raw\x18\x04 \x01(\tB\x04\xe8\xe0\x18\x03R\fargumentsRaw\x12<\n" +
 	"\rarguments_ref\x18\x05 \x01(\v2\x17.runnerd.v1.ArtifactRefR\fargumentsRef\"\x94\x03\n" +
 	"\rDecisionEntry\x12\x18\n" +
@@ -3428,8 +3429,8 @@ const file_runnerd_v1_run_proto_rawDesc = "" +
 	"\vObservation\x12/\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1b.runnerd.v1.ObservationKindR\x04kind\x12\x1d\n" +
 	"\acall_id\x18\x02 \x01(\tB\x04\xe8\xe0\x18\x01R\x06callId\x12.\n" +
-	"\x10provider_call_id\x18\x03 \x01(\tB\x04\xe8\xe0\x18\x01R\x0eproviderCallId\x12!\n" +
-	"\ttool_name\x18\x04 \x01(\tB\x04\xe8\xe0\x18\x01R\btoolName\x12.\n" +
+	"\x10provider_call_id\x18\x03 \x01(\tB\x04\xe8\xe0\x18\x02R\x0eproviderCallId\x12!\n" +
+	"\ttool_name\x18\x04 \x01(\tB\x04\xe8\xe0\x18\x02R\btoolName\x12.\n" +
 	"\x06reason\x18\x05 \x01(\x0e2\x16.runnerd.v1.CallReasonR\x06reason\x12\x18\n" +
 	"\x04text\x18\x06 \x01(\tB\x04\xe8\xe0\x18\x04R\x04text\x122\n" +
 	"\btext_ref\x18\a \x01(\v2\x17.runnerd.v1.ArtifactRefR\atextRef\x12-\n" +

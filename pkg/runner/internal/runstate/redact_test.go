@@ -6,6 +6,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -365,4 +366,30 @@ func BenchmarkRedact(b *testing.B) {
 			RedactText(text)
 		}
 	})
+}
+
+// What a model, a host or a caller writes at will is text, also where it is meant to be a name.
+func TestRedactNamesThatOthersWrite(t *testing.T) {
+	t.Parallel()
+	const secret = "sk-0123456789"
+	ref := &runnerdv1.ArtifactRef{ArtifactId: "a", MimeType: secret}
+	for _, m := range []proto.Message{
+		&runnerdv1.ToolCallRequested{ProviderCallId: secret, ToolName: secret, ArgumentsRef: ref},
+		&runnerdv1.HistoryEntry{Entry: &runnerdv1.HistoryEntry_Observation{Observation: &runnerdv1.Observation{
+			ProviderCallId: secret, ToolName: secret, TextRef: ref,
+		}}},
+		&runnerdv1.DecisionEntry{Calls: []*runnerdv1.CallEntry{{ProviderCallId: secret, ToolName: secret, ArgumentsRef: ref}}},
+		&runnerdv1.RunSpec{
+			Policy: []*runnerdv1.PolicyLayer{{
+				Deny: []*runnerdv1.DenyRule{{Arguments: map[string]string{"command": secret}}}, Paths: &runnerdv1.PathRules{Workspace: "/" + secret},
+			}},
+			Plan: &runnerdv1.PlanContract{ContentHash: secret, FileTargets: []string{secret}},
+		},
+	} {
+		for view, shown := range map[string]proto.Message{"redacted": RedactMessage(m), "outline": OutlineMessage(m)} {
+			if text := prototext.Format(shown); strings.Contains(text, secret) || view == "outline" && strings.Contains(text, hidden) {
+				t.Errorf("%s: %s", view, text)
+			}
+		}
+	}
 }
