@@ -109,6 +109,7 @@ func (w *world) start(observations ...*runnerdv1.Observation) Turn {
 // do takes facts into the run and records what follows.
 func (w *world) do(facts ...Fact) Turn {
 	w.t.Helper()
+	explained := w.explain(facts)
 	turn, err := Advance(w.st, facts, w.now)
 	if err != nil {
 		w.t.Fatalf("advance by %+v: %v\n%s", facts, err, w)
@@ -118,6 +119,7 @@ func (w *world) do(facts ...Fact) Turn {
 	}
 	w.turn = turn
 	w.events = append(w.events, turn.Events...)
+	w.compare(explained, turn.Events)
 	w.check()
 	return turn
 }
