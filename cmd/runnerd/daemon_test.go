@@ -37,6 +37,10 @@ agents:
     policy: {approval_for: [announce]}
     on_denial: fail
     on_question: block
+  auto:
+    decide_service: demo
+    tool_hosts: [demo]
+    auto_mode: {enabled: true, limits: {max_iterations: 3}, limits_max: {max_iterations: 9, max_tool_calls: 200}}
 `
 
 // daemon is a daemon inside the test, on a port of its own.

@@ -169,7 +169,7 @@ func reasonOf(err error) runnerdv1.ErrorReason {
 var hints = map[runnerdv1.ErrorReason]string{
 	runnerdv1.ErrorReason_ERROR_REASON_BUDGET_TOO_WIDE:      "the agent's budget_max is what a run may be given at most",
 	runnerdv1.ErrorReason_ERROR_REASON_APPROVAL_NOT_ALLOWED: "the agent's approval.modes and approval.timeout are what may be chosen",
-	runnerdv1.ErrorReason_ERROR_REASON_POLICY_NOT_ALLOWED:   "policies are configured where the daemon runs; a request can only narrow what its agent allows",
+	runnerdv1.ErrorReason_ERROR_REASON_POLICY_NOT_ALLOWED:   "what an agent allows is configured where the daemon runs; a request can only narrow it",
 	runnerdv1.ErrorReason_ERROR_REASON_EDIT_REFUSED:         "the approval stays open; runnerd policy explain --run tells what the rules say to other arguments",
 	runnerdv1.ErrorReason_ERROR_REASON_GRANT_NOT_POSSIBLE:   "the approval stays open; runnerd approvals shows which grants it can be given with",
 	runnerdv1.ErrorReason_ERROR_REASON_GRANT_NOT_FOUND:      "runnerd grants lists those that hold",
@@ -187,7 +187,7 @@ var hints = map[runnerdv1.ErrorReason]string{
 	runnerdv1.ErrorReason_ERROR_REASON_USE_RESUME:           "runnerd resume lets the run go on",
 	runnerdv1.ErrorReason_ERROR_REASON_RUN_ACTIVE:           "limits can be raised once the run rests",
 	runnerdv1.ErrorReason_ERROR_REASON_APPROVAL_OPEN:        "answer it with runnerd approve or runnerd deny",
-	runnerdv1.ErrorReason_ERROR_REASON_LIMIT_STILL_REACHED:  "raise it, for example with runnerd resume RUN --max-iterations N",
+	runnerdv1.ErrorReason_ERROR_REASON_LIMIT_STILL_REACHED:  "raise it: runnerd resume has a flag for each limit; those of auto mode begin with --auto-",
 	runnerdv1.ErrorReason_ERROR_REASON_INPUT_REQUIRED:       "answer the question with runnerd input",
 	runnerdv1.ErrorReason_ERROR_REASON_PAST_HEAD:            "leave out --after to read from the first event",
 	runnerdv1.ErrorReason_ERROR_REASON_DISK_FULL:            "make room where the daemon keeps its data; runs go on by themselves",

@@ -81,7 +81,7 @@ func TestPolicyExplain(t *testing.T) {
 		{exitUsage, `--mode "yolo" is none of allow, danger-full-access`, []string{"--mode", "yolo", "echo"}},
 		{exitUsage, "give --plan-hash", []string{"--plan-target", "a", "echo"}},
 		{exitFailure, "hint: agents are configured", []string{"--agent", "nobody", "echo"}},
-		{exitFailure, "hint: policies are configured", []string{"--policy", "nosuch", "echo"}},
+		{exitFailure, "hint: what an agent allows is configured", []string{"--policy", "nosuch", "echo"}},
 		{exitFailure, "hint: runnerd runs", []string{"--run", "nosuch", "echo"}},
 	} {
 		has(t, d.run(t, append([]string{"policy", "explain"}, tc.args...)...).must(t, tc.code).err, tc.want)
@@ -100,7 +100,7 @@ func TestRunTakesPolicy(t *testing.T) {
 		spec.GetPlan().GetContentHash() != "9f2c" || len(spec.GetPlan().GetFileTargets()) != 2 || spec.GetAutoMode() != nil {
 		t.Errorf("got %v", spec)
 	}
-	has(t, d.run(t, "run", "--auto-mode", "say hello").must(t, exitFailure).err, "auto_mode", "hint: policies are configured")
+	has(t, d.run(t, "run", "--auto-mode", "say hello").must(t, exitFailure).err, "auto_mode", "hint: what an agent allows is configured")
 	has(t, d.run(t, "run", "--policy", "nosuch", "say hello").must(t, exitFailure).err, "policies")
 	has(t, d.run(t, "run", "--plan-target", "a", "say hello").must(t, exitUsage).err, "give --plan-hash")
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
@@ -214,17 +213,9 @@ func nextStep(run *runnerdv1.Run) string {
 	case run.GetOutcome() == runnerdv1.Outcome_OUTCOME_BLOCKED:
 		return "runnerd input " + id + " \"…\""
 	case run.GetResumable():
-		return strings.TrimSpace("runnerd resume " + id + " " + raise[run.GetStopReason()])
+		return strings.TrimSpace("runnerd resume " + id + " " + raiseFlag(run))
 	}
 	return safeLine(run.GetHint())
-}
-
-// raise is the flag that raises the limit which ended a run.
-var raise = map[runnerdv1.StopReason]string{
-	runnerdv1.StopReason_STOP_REASON_MAX_ITERATIONS: "--max-iterations N",
-	runnerdv1.StopReason_STOP_REASON_MAX_TOOL_CALLS: "--max-tool-calls N",
-	runnerdv1.StopReason_STOP_REASON_MAX_COST:       "--max-cost-cents N",
-	runnerdv1.StopReason_STOP_REASON_MAX_DURATION:   "--max-duration D",
 }
 
 // startRequest is what the flags ask for.
@@ -288,54 +279,4 @@ func parseLabels(pairs []string) (map[string]string, error) {
 		labels[key] = value
 	}
 	return labels, nil
-}
-
-// budgetFlags are limits. Only those that are given go into the request.
-type budgetFlags struct {
-	iterations, toolCalls, failures, refusals, context uint32
-	costCents                                          float64
-	duration                                           time.Duration
-	budget                                             *runnerdv1.Budget // nil: none was given
-}
-
-func addBudgetFlags(cmd *cobra.Command) *budgetFlags {
-	b := &budgetFlags{}
-	flags := cmd.Flags()
-	flags.Uint32Var(&b.iterations, "max-iterations", 0, "limit of decisions")
-	flags.Uint32Var(&b.toolCalls, "max-tool-calls", 0, "limit of tool calls")
-	flags.Float64Var(&b.costCents, "max-cost-cents", 0, "limit of cost in cents")
-	flags.DurationVar(&b.duration, "max-duration", 0, "limit of running time, for example 10m; 0 is none")
-	flags.Uint32Var(&b.failures, "max-failures", 0, "limit of failures in a row; 0 is none")
-	flags.Uint32Var(&b.refusals, "max-refusals", 0, "limit of denied and blocked calls in a row; 0 is none")
-	flags.Uint32Var(&b.context, "max-context-tokens", 0, "limit of the size of a request in tokens")
-	return b
-}
-
-func (b *budgetFlags) set(cmd *cobra.Command) {
-	budget := &runnerdv1.Budget{}
-	changed := cmd.Flags().Changed
-	if changed("max-iterations") {
-		budget.MaxIterations = &b.iterations
-	}
-	if changed("max-tool-calls") {
-		budget.MaxToolCalls = &b.toolCalls
-	}
-	if changed("max-cost-cents") {
-		budget.MaxCostCents = &b.costCents
-	}
-	if changed("max-duration") {
-		budget.MaxDuration = durationpb.New(b.duration)
-	}
-	if changed("max-failures") {
-		budget.MaxConsecutiveFailures = &b.failures
-	}
-	if changed("max-refusals") {
-		budget.MaxConsecutiveRefusals = &b.refusals
-	}
-	if changed("max-context-tokens") {
-		budget.MaxContextTokens = &b.context
-	}
-	if proto.Size(budget) > 0 {
-		b.budget = budget
-	}
 }

@@ -111,6 +111,7 @@ repeated, and --abort may follow.`,
 func newResumeCommand(p *program) *cobra.Command {
 	var (
 		budget  *budgetFlags
+		auto    *autoLimitFlags
 		connect *connection
 		out     *output
 	)
@@ -118,8 +119,10 @@ func newResumeCommand(p *program) *cobra.Command {
 		Use:   "resume [flags] RUN",
 		Short: "Let a run go on that a limit or a lost decide service ended",
 		Long: `Let a resumable run go on with all that it knows and has counted. Limits may be
-raised within the agent's budget_max; others stay as they are.`,
+raised within the agent's budget_max, those of auto mode (--auto-...) within its
+auto_mode.limits_max; others stay as they are.`,
 		Example: `  runnerd resume 3f2a --max-iterations 50
+  runnerd resume 3f2a --auto-max-iterations 80 --auto-max-duration 1h
   runnerd resume 3f2a && runnerd watch 3f2a`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -128,6 +131,7 @@ raised within the agent's budget_max; others stay as they are.`,
 				return err
 			}
 			budget.set(cmd)
+			auto.set(cmd)
 			c, err := p.dial(connect)
 			if err != nil {
 				return err
@@ -135,7 +139,9 @@ raised within the agent's budget_max; others stay as they are.`,
 			defer c.close()
 			ctx, cancel := call(cmd.Context())
 			defer cancel()
-			got, err := c.ResumeRun(ctx, &runnerdv1.ResumeRunRequest{RunId: args[0], Budget: budget.budget})
+			got, err := c.ResumeRun(ctx, &runnerdv1.ResumeRunRequest{
+				RunId: args[0], Budget: budget.budget, AutoModeLimits: auto.limits,
+			})
 			if err != nil {
 				return err
 			}
@@ -143,7 +149,7 @@ raised within the agent's budget_max; others stay as they are.`,
 		},
 	}
 	connect, out = p.addConnectionFlags(cmd), addOutputFlags(cmd)
-	budget = addBudgetFlags(cmd)
+	budget, auto = addBudgetFlags(cmd), addAutoLimitFlags(cmd)
 	return cmd
 }
 
