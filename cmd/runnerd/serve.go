@@ -154,6 +154,9 @@ func (p *program) serve(ctx context.Context, cfg *configv1.Config) (err error) {
 	defer listener.Close()
 	log.Info("listening", "address", listener.Addr().String(), "version", version(), "data_dir", cfg.GetDataDir(),
 		"agents", len(cfg.GetAgents()))
+	for _, text := range config.Warnings(cfg) {
+		log.Warn("the configuration can hardly be meant so", "what", text)
+	}
 	if addr, ok := listener.Addr().(*net.TCPAddr); ok && !addr.IP.IsLoopback() && creds == nil {
 		log.Warn("calls come in without encryption, and callers on this machine need no credential; a proxy that adds no" +
 			" x-forwarded-for or other header of proxies makes its callers such: configure tls and auth, or listen on a loopback address")

@@ -3,6 +3,7 @@ package auth
 import (
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net/url"
 	"strings"
 
@@ -25,8 +26,9 @@ func checkURI(name string) error {
 	case err != nil || !uri.IsAbs():
 		return errors.New("its URI name is not an absolute URI")
 	case strings.EqualFold(uri.Scheme, "spiffe"):
-		_, err = spiffeid.FromString(name)
-		return err
+		if _, err = spiffeid.FromString(name); err != nil {
+			return fmt.Errorf("its URI name is not a SPIFFE id: %w", err)
+		}
 	}
 	return nil
 }

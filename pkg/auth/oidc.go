@@ -100,12 +100,12 @@ func newIssuer(cfg Issuer) (*issuer, error) {
 func checkIssuerURL(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" {
-		return errors.New("not a URL")
+		return errors.New("the issuer is not a URL")
 	}
 	ip := net.ParseIP(u.Hostname())
 	local := u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 	if u.Scheme != "https" && (u.Scheme != "http" || !local) {
-		return errors.New("not an https URL: its keys could be replaced on the way")
+		return errors.New("the issuer is not an https URL: its keys could be replaced on the way")
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ func (r *roles) of(name string) (everywhere runner.Rights, agents map[string]run
 func (r *roles) find(name string) rights {
 	found := rights{agents: make(map[string]runner.Rights)}
 	for _, b := range r.bindings {
-		if !slices.ContainsFunc(b.Principals, func(pattern string) bool { return matches(pattern, name) }) {
+		if !b.Names(name) {
 			continue
 		}
 		if len(b.Agents) == 0 || slices.Contains(b.Agents, "*") {
@@ -65,6 +65,11 @@ func (r *roles) find(name string) rights {
 		}
 	}
 	return found
+}
+
+// Names reports whether the binding is one of a principal.
+func (b Binding) Names(principal string) bool {
+	return slices.ContainsFunc(b.Principals, func(pattern string) bool { return matches(pattern, principal) })
 }
 
 // matches reports whether a name is what a pattern says, where * stands for any characters.

@@ -98,8 +98,9 @@ func (c *checker) Validate(message proto.Message) error {
 			return err
 		}
 		violations = wrong.Violations
+		inWords(violations)
 	}
-	violations = append(violations, crossCheck(cfg)...)
+	violations = append(violations, withoutRepeats(crossCheck(cfg), violations)...)
 	inside := slices.DeleteFunc(violations, func(v *protovalidate.Violation) bool {
 		source, ok := from[protovalidate.FieldPathString(v.Proto.GetField())]
 		if ok {
@@ -196,9 +197,13 @@ var yamlLine = regexp.MustCompile(`^yaml: line (\d+): `)
 // syntaxError gives an error of the YAML reader the form of the others. The reader tells no line where it is the first,
 // or where it met something that is no text.
 func syntaxError(name string, data []byte, err error) string {
+	if text, ok := aliasError(name, data, err); ok {
+		return text
+	}
 	text := err.Error()
 	if m := yamlLine.FindStringSubmatch(text); m != nil {
-		return fmt.Sprintf("%s:%s: %s", name, m[1], strings.TrimPrefix(text, m[0]))
+		line, _ := strconv.Atoi(m[1]) // digits
+		return fmt.Sprintf("%s:%s: %s%s", name, m[1], strings.TrimPrefix(text, m[0]), tabHint(data, line))
 	}
 	return fmt.Sprintf("%s:%d: %s", name, 1+bytes.Count(data[:textLength(data)], []byte("\n")), strings.TrimPrefix(text, "yaml: "))
 }
@@ -226,7 +231,7 @@ func lines(err error) []string {
 	}
 	var texts []string
 	for _, e := range all {
-		texts = append(texts, strings.TrimRight(e.Error(), "\n"))
+		texts = append(texts, withSuggestion(strings.TrimRight(e.Error(), "\n")))
 	}
 	return texts
 }

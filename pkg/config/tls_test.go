@@ -297,7 +297,7 @@ func TestMistakesOfIdentitiesAreNamed(t *testing.T) {
 		"a hash that is none":          {"auth: {tokens: [{principal: a, sha256: abc}]}", "auth.tokens[0].sha256: "},
 		"a name of this machine":       {"auth: {tokens: [{principal: a, sha256: HASH}, {principal: 'local:owner', sha256: HASH}]}", "auth.tokens[1]: names that begin with local:"},
 		"one token for two":            {"auth: {tokens: [{principal: a, sha256: HASH}, {principal: b, sha256: HASH}]}", "auth.tokens[1]: another entry has the same token"},
-		"an issuer without encryption": {"auth: {oidc: [{issuer: 'http://i.example', audience: a, prefix: 'o:'}]}", "auth.oidc[0]: not an https URL"},
+		"an issuer without encryption": {"auth: {oidc: [{issuer: 'http://i.example', audience: a, prefix: 'o:'}]}", "auth.oidc[0]: the issuer is not an https URL"},
 		"an issuer without a CA":       {"auth: {oidc: [{issuer: 'https://i.example', audience: a, prefix: 'o:', ca_file: /nowhere}]}", "auth.oidc[0]: open /nowhere"},
 		"an issuer of this machine":    {"auth: {oidc: [{issuer: 'https://i.example', audience: a, prefix: 'local:'}]}", "auth.oidc[0]: a prefix is required, and not that of this machine"},
 		"a role that is none":          {"auth: {roles: [{principals: [a], roles: [root]}]}", "auth.roles[0].roles[0]: "},
