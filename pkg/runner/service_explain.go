@@ -7,8 +7,13 @@ import (
 	"github.com/runnerd/runnerd/pkg/runner/internal/runstate"
 )
 
-// ExplainPolicy implements RunService.
+// ExplainPolicy implements RunService. What hosts say of their tools is redacted for everyone.
 func (s *runService) ExplainPolicy(ctx context.Context, req *runnerdv1.ExplainPolicyRequest) (*runnerdv1.ExplainPolicyResponse, error) {
+	explained, err := s.explain(ctx, req)
+	return runstate.RedactMessage(explained), err
+}
+
+func (s *runService) explain(ctx context.Context, req *runnerdv1.ExplainPolicyRequest) (*runnerdv1.ExplainPolicyResponse, error) {
 	call := &runnerdv1.ToolCall{Name: req.GetTool(), ArgumentsJson: req.GetArgumentsJson()}
 	if req.GetStart() == nil {
 		if _, err := s.row(ctx, runnerdv1.RunService_ExplainPolicy_FullMethodName, req.GetRunId()); err != nil {

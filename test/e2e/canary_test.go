@@ -332,6 +332,13 @@ func (w *world) look(t *testing.T, runs []string, out *sinks) {
 	for _, agent := range []string{"std", "panicky", "partial"} {
 		catalogue, err := w.Guest.ListTools(ctx, &runnerdv1.ListToolsRequest{Agent: agent})
 		out.add("tools", catalogue, err)
+		for _, tool := range catalogue.GetTools() {
+			explained, err := w.Guest.ExplainPolicy(ctx, &runnerdv1.ExplainPolicyRequest{
+				Subject: &runnerdv1.ExplainPolicyRequest_Start{Start: &runnerdv1.StartRunRequest{Agent: agent, Task: "x"}},
+				Tool:    tool.GetOfferedName(), ArgumentsJson: "{}",
+			})
+			out.add("explained", explained, err)
+		}
 	}
 	conn := w.dialGuest(t)
 	stream, err := runnerdv1.NewRunServiceClient(conn).StreamEvents(ctx, &runnerdv1.StreamEventsRequest{Scope: &runnerdv1.StreamEventsRequest_All{All: true}})
