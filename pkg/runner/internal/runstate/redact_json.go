@@ -10,7 +10,7 @@ import (
 )
 
 // A key that contains one of these names a secret, in lower case and with _ for -.
-var secretKeys = [...]string{"api_key", "authorization", "credential", "password", "secret", "token"}
+var secretKeys = [...]string{"api_key", "apikey", "authorization", "credential", "password", "secret", "token"}
 
 // Keys, in the same form, under which stand things that are not for everyone.
 var (

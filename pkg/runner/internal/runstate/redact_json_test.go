@@ -19,8 +19,8 @@ func TestRedactJSON(t *testing.T) {
 	}{
 		"T-182 sensitive keys in any spelling": {
 			redactMetadata,
-			`{"api-key":"x","API_KEY":"x","Authorization":["x"],"my_credentials":{"a":"x"},"dbPassword":"","x-secret-x":"x","access_token":"x"}`,
-			`{"api-key":"[redacted]","API_KEY":"[redacted]","Authorization":"[redacted]","my_credentials":"[redacted]","dbPassword":"[redacted]","x-secret-x":"[redacted]","access_token":"[redacted]"}`,
+			`{"api-key":"x","API_KEY":"x","xApiKey":"x","Authorization":["x"],"my_credentials":{"a":"x"},"dbPassword":"","x-secret-x":"x","access_token":"x"}`,
+			`{"api-key":"[redacted]","API_KEY":"[redacted]","xApiKey":"[redacted]","Authorization":"[redacted]","my_credentials":"[redacted]","dbPassword":"[redacted]","x-secret-x":"[redacted]","access_token":"[redacted]"}`,
 		},
 		"T-182 counters stay": {
 			redactResult, `{"input_tokens": 12, "token_ok": true, "secret": null}`, `{"input_tokens": 12, "token_ok": true, "secret": null}`,
