@@ -72,6 +72,9 @@ func checkPaths(at fieldPath, paths *configv1.Paths) []*protovalidate.Violation 
 	for i, glob := range paths.GetSensitive() {
 		all = append(all, checkGlob(at.index("sensitive", i), glob)...)
 	}
+	if err := runner.CheckSensitive(paths.GetSensitive()); err != nil {
+		all = append(all, at.field("sensitive").violation("glob", "%v", err))
+	}
 	return all
 }
 

@@ -275,6 +275,7 @@ tool_hosts: {git: {address: "x:2"}}
 		"sensitive or not":       {"policies: {p: {paths: {no_sensitive: true, sensitive: [x]}}}", nil, []string{`:1:38 policies["p"].paths.no_sensitive: no path is sensitive`}},
 		"sensitive glob":         {"policies: {p: {paths: {sensitive: ['a', '{']}}}", nil, []string{`:1:41 policies["p"].paths.sensitive[1]: "{" is not a glob`}},
 		"glob that never ends":   {"policies: {p: {approval_for: ['" + strings.Repeat("{,}", 85) + "']}}", nil, []string{`:1:31 policies["p"].approval_for[0]: the braces of`}},
+		"globs that take long":   {"policies: {p: {paths: {sensitive: ['" + strings.Repeat("{,}{,}{,}{,}{,}{,}', '", 8) + "x']}}}", nil, []string{`:1:35 policies["p"].paths.sensitive: the globs stand for over 512`}},
 		"paths and no paths":     {"tool_hosts: {g: {address: 'x:1', tools: {t: {no_paths: true, path_arguments: [p]}}}}", nil, []string{`:1:56 tool_hosts["g"].tools["t"].no_paths: no argument is a path`}},
 		"budget over its max":    {agents + "agents:\n  a:\n    decide_service: model\n    budget: {max_tool_calls: 50}\n    budget_max:\n      max_tool_calls: 40", nil, []string{`:7:30 agents["a"].budget.max_tool_calls: is over budget_max, which is 40`}},
 		"max below the default":  {agents + "agents:\n  a:\n    decide_service: model\n    budget_max:\n      max_iterations: 10", nil, []string{`:8:23 agents["a"].budget_max.max_iterations: is below the default budget, which is 25`}},

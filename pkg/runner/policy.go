@@ -36,6 +36,10 @@ func CheckWorkspace(workspace string) error {
 // CheckGlob says why a text cannot be a glob over names of tools or paths; nil: it can.
 func CheckGlob(glob string) error { return runstate.CheckGlob(glob) }
 
+// CheckSensitive says why globs, each of which is one by itself, cannot be the sensitive ones of a policy; nil: they
+// can.
+func CheckSensitive(globs []string) error { return runstate.CheckSensitive(globs) }
+
 // resolvePolicy adds to a spec what a request brings: configured policies, a layer of its own, a plan. All of it can
 // only narrow what the agent allows.
 func resolvePolicy(spec *runnerdv1.RunSpec, agent *Agent, req *runnerdv1.StartRunRequest) error {
@@ -118,6 +122,9 @@ func checkRequestLayer(layer *runnerdv1.PolicyLayer) error {
 	}
 	for i, g := range layer.GetPaths().GetSensitive() {
 		glob(fmt.Sprintf("paths.sensitive[%d]", i), g)
+	}
+	if err := CheckSensitive(layer.GetPaths().GetSensitive()); err != nil {
+		wrong = append(wrong, Violation{Field: "policy.paths.sensitive", Description: err.Error(), Rule: "glob"})
 	}
 	if err := CheckWorkspace(layer.GetPaths().GetWorkspace()); err != nil {
 		wrong = append(wrong, Violation{Field: "policy.paths.workspace", Description: err.Error(), Rule: "workspace"})

@@ -1290,7 +1290,7 @@ type PolicyLayer struct {
 	// Whether writes need a plan.
 	Plan PlanRule `protobuf:"varint,5,opt,name=plan,proto3,enum=runnerd.v1.PlanRule" json:"plan,omitempty"`
 	// Globs over tool names ("<name>" as offered or at its host, or "tool:<name>"): a match must be asked. At most 256.
-	// Slashes in names are characters as any other; the braces of a glob may stand for at most 256 alternatives.
+	// Slashes in names are characters as any other; the braces of a glob may stand for at most 64 alternatives.
 	ApprovalFor   []string `protobuf:"bytes,6,rep,name=approval_for,json=approvalFor,proto3" json:"approval_for,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

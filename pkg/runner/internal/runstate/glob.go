@@ -8,9 +8,12 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 )
 
-// maxAlternatives is the largest number of globs without braces that one glob may stand for. Each may have to be tried,
-// and in a few bytes braces stand for more than anybody has the time for.
-const maxAlternatives = 256
+// A glob with braces stands for several without, each of which may have to be tried. In a few bytes it stands for more
+// than anybody has the time for, and sensitive ones are tried with every component of every path.
+const (
+	maxAlternatives          = 64  // of one glob
+	maxSensitiveAlternatives = 512 // of all sensitive globs of a layer
+)
 
 // CheckGlob says why a text is no glob; nil: it is one.
 func CheckGlob(glob string) error {
@@ -19,6 +22,17 @@ func CheckGlob(glob string) error {
 		return fmt.Errorf("%q is not a glob", glob)
 	case alternatives(glob) > maxAlternatives:
 		return fmt.Errorf("the braces of %q stand for over %d alternatives", glob, maxAlternatives)
+	}
+	return nil
+}
+
+// CheckSensitive says why globs cannot be the sensitive ones of a layer, each of which is one by itself; nil: they can.
+func CheckSensitive(globs []string) error {
+	n := 0
+	for _, glob := range globs {
+		if n += alternatives(glob); n > maxSensitiveAlternatives {
+			return fmt.Errorf("the globs stand for over %d alternatives together", maxSensitiveAlternatives)
+		}
 	}
 	return nil
 }

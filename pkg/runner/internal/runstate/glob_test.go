@@ -1,6 +1,7 @@
 package runstate
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,9 +48,9 @@ func TestGlobsAreBounded(t *testing.T) {
 	for glob, want := range map[string]string{
 		"*.{key,pem}": "", "{a,b}{c,d}{e,{f,g}}": "", `\{` + strings.Repeat(",", 250): "", strings.Repeat("{a}", 85): "",
 		"": "", "[x": `"[x" is not a glob`, "{": `"{" is not a glob`,
-		"{" + strings.Repeat(",", 254) + "}":    "",
-		strings.Repeat("{,}", 8):                "",
-		strings.Repeat("{,}", 9):                "the braces of",
+		"{" + strings.Repeat(",", 63) + "}":     "",
+		strings.Repeat("{,}", 6):                "",
+		strings.Repeat("{,}", 7):                "the braces of",
 		strings.Repeat("{,*}", 64):              "the braces of",
 		"{a,{b,{c,{d,{e,{f,{g,{h,{i,j}}}}}}}}}": "the braces of",
 	} {
@@ -61,11 +62,22 @@ func TestGlobsAreBounded(t *testing.T) {
 	// The worst that is accepted, with all else in it that has to be tried.
 	begin := time.Now()
 	for _, glob := range []string{
-		strings.Repeat("{*a,*}", 8) + "b", strings.Repeat("{,*}", 8) + strings.Repeat("*a", 100) + "b", strings.Repeat("**/{a,*}/", 8) + "b",
+		strings.Repeat("{*a,*}", 6) + "b", strings.Repeat("{,*}", 6) + strings.Repeat("*a", 100) + "b", strings.Repeat("**/{a,*}/", 6) + "b",
 	} {
 		if CheckGlob(glob) != nil || matchesGlob(glob, strings.Repeat("a", 128)) || matchesGlob(glob, strings.Repeat("a/", 2047)) {
 			t.Errorf("%q is no glob, or matches", glob)
 		}
+	}
+	globs := slices.Repeat([]string{strings.Repeat("{,*}", 6) + "[b]"}, 8)
+	if err := CheckSensitive(globs); err != nil {
+		t.Errorf("got %v", err)
+	}
+	if CheckSensitive(append(globs, "one more")) == nil {
+		t.Error("sensitive globs that stand for too many together are accepted")
+	}
+	layer := &runnerdv1.PolicyLayer{Paths: &runnerdv1.PathRules{Sensitive: globs}}
+	if o := sensitiveGate(layer, aPath(t, "to", strings.Repeat("aaaaaaaa/", 5000))); o != nil {
+		t.Errorf("got %+v", o)
 	}
 	if took := time.Since(begin); took > 5*time.Second {
 		t.Errorf("it took %s", took)
