@@ -369,11 +369,12 @@ func verdictText(a *runnerdv1.Approval) string {
 		return safeLine(fmt.Sprintf("%s to go on: %s (run %s, approval %d, digest %s)",
 			word, spentText(a.GetBudget()), a.GetRunId(), a.GetApprovalId(), a.GetApprovalDigest()))
 	}
+	edited := ""
 	if a.GetEditedArgumentsJson() != "" {
-		word += " with other arguments"
+		edited = " with other arguments"
 	}
-	text := safeLine(fmt.Sprintf("%s %s/%s (run %s, approval %d, digest %s)",
-		word, a.GetHost(), a.GetTool(), a.GetRunId(), a.GetApprovalId(), a.GetApprovalDigest()))
+	text := safeLine(fmt.Sprintf("%s %s/%s%s (run %s, approval %d, digest %s)",
+		word, a.GetHost(), a.GetTool(), edited, a.GetRunId(), a.GetApprovalId(), a.GetApprovalDigest()))
 	if g := a.GetGrant(); g != nil {
 		text += fmt.Sprintf("\ngrant %d %s (runnerd grants revoke %s %d)", g.GetGrantId(),
 			grantCovers(g.GetScope(), g.GetHost(), g.GetTool(), g.GetProgram()), safeLine(a.GetRunId()), g.GetGrantId())

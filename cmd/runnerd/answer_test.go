@@ -23,7 +23,7 @@ func TestApproveWithOtherArguments(t *testing.T) {
 		f := &fakeDaemon{approval: shellApproval()}
 		r := f.serve(t).run(t, "approve", "3f2a", "8", "--arguments", file, "--reason", "look first").must(t, exitOK)
 		has(t, r.err, `- command  "git push"`, `+ command  "git status"`)
-		has(t, r.out, "approved with other arguments box/sh (run 3f2a, approval 8, digest k:d1)")
+		has(t, r.out, "approved box/sh with other arguments (run 3f2a, approval 8, digest k:d1)")
 		got := f.answers()[0]
 		if got.GetEditedArgumentsJson() != `{"command": "git status", "n": 9007199254740993}` || got.GetApprovalDigest() != "k:d1" || got.GetReason() != "look first" {
 			t.Errorf("got %v", got)
@@ -87,7 +87,7 @@ grep -q broken "$1" && echo '{"command": "git log"}' > "$1" || echo '{ broken' >
 		if code := <-done; code != exitOK {
 			t.Fatalf("exit code %d:\n%s", code, screen)
 		}
-		has(t, out.String(), "approved with other arguments")
+		has(t, out.String(), "box/sh with other arguments")
 		if got := f.answers()[0].GetEditedArgumentsJson(); got != `{"command":"git log"}` {
 			t.Errorf("got %s", got)
 		}

@@ -120,7 +120,7 @@ func TestExitCodesOfOutcomes(t *testing.T) {
 		t.Parallel()
 		r := d.run(t, "run", "--follow", "--id", "loop", "--max-iterations", "3", "forever").must(t, exitRunIncomplete)
 		has(t, r.err, "run incomplete", "MAX_ITERATIONS", "hint: runnerd resume loop --max-iterations N")
-		has(t, d.run(t, "resume", "loop").must(t, exitFailure).err, "hint: raise it")
+		has(t, d.run(t, "resume", "loop").must(t, exitFailure).err, "hint: runnerd resume has a flag")
 		has(t, d.run(t, "resume", "loop", "--max-iterations", "101").must(t, exitFailure).err, "max_iterations")
 		has(t, d.run(t, "resume", "loop", "--auto-max-iterations", "5").must(t, exitFailure).err, "not in auto mode")
 		resumed := messages(t, d.run(t, "resume", "loop", "--max-iterations", "5", "-o", "json").must(t, exitOK).out, newRun)[0]
@@ -135,7 +135,7 @@ func TestExitCodesOfOutcomes(t *testing.T) {
 		t.Parallel()
 		r := d.run(t, "run", "--follow", "--agent", "auto", "--id", "auto", "forever").must(t, exitRunIncomplete)
 		has(t, r.err, "the iterations of auto mode are used up: 3 of 3", "hint: runnerd resume auto --auto-max-iterations N")
-		has(t, d.run(t, "resume", "auto").must(t, exitFailure).err, "auto_mode_limits.max_iterations", "hint: raise it")
+		has(t, d.run(t, "resume", "auto").must(t, exitFailure).err, "auto_mode_limits.max_iterations", "hint: runnerd resume has a flag")
 		has(t, d.run(t, "resume", "auto", "--auto-max-iterations", "10").must(t, exitFailure).err, "auto_mode_limits.max_iterations", "at most 9")
 		resumed := messages(t, d.run(t, "resume", "auto", "--auto-max-iterations", "5", "-o", "json").must(t, exitOK).out, newRun)[0]
 		if resumed.GetAutoMode().GetLimits().GetMaxIterations() != 5 || resumed.GetAutoMode().GetLimits().GetMaxToolCalls() != 100 {

@@ -77,7 +77,7 @@ func (p *program) edit(ctx context.Context, f *argumentsFile) error {
 		cmd.Stdin = in
 	}
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("the editor %s failed: %w", safeLine(editor), err)
+		return fmt.Errorf("the editor %s failed, and the approval stays open: %w", safeLine(editor), err)
 	}
 	return nil
 }

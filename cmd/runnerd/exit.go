@@ -187,7 +187,7 @@ var hints = map[runnerdv1.ErrorReason]string{
 	runnerdv1.ErrorReason_ERROR_REASON_USE_RESUME:           "runnerd resume lets the run go on",
 	runnerdv1.ErrorReason_ERROR_REASON_RUN_ACTIVE:           "limits can be raised once the run rests",
 	runnerdv1.ErrorReason_ERROR_REASON_APPROVAL_OPEN:        "answer it with runnerd approve or runnerd deny",
-	runnerdv1.ErrorReason_ERROR_REASON_LIMIT_STILL_REACHED:  "raise it: runnerd resume has a flag for each limit; those of auto mode begin with --auto-",
+	runnerdv1.ErrorReason_ERROR_REASON_LIMIT_STILL_REACHED:  "runnerd resume has a flag for each limit; those of auto mode begin with --auto-",
 	runnerdv1.ErrorReason_ERROR_REASON_INPUT_REQUIRED:       "answer the question with runnerd input",
 	runnerdv1.ErrorReason_ERROR_REASON_PAST_HEAD:            "leave out --after to read from the first event",
 	runnerdv1.ErrorReason_ERROR_REASON_DISK_FULL:            "make room where the daemon keeps its data; runs go on by themselves",

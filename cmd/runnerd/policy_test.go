@@ -25,7 +25,7 @@ func TestEditedAndGrantedByARealDaemon(t *testing.T) {
 	has(t, d.run(t, "approve", "g", "--grant", "prefix").must(t, exitFailure).err, "hint: the approval stays open; runnerd approvals shows")
 
 	r := d.runWith(t, with(`{"text":"tea"}`), "approve", "g", "--arguments", "-", "--grant", "tool", "--reason", "shorter").must(t, exitOK)
-	has(t, r.out, "approved with other arguments demo/announce", "grant 7 for demo/announce, whatever its arguments")
+	has(t, r.out, "approved demo/announce with other arguments", "grant 7 for demo/announce, whatever its arguments")
 	d.idle(t, "g")
 	has(t, d.run(t, "watch", "g", "--follow=false", "--raw").must(t, exitOK).out, `with other arguments {"text":"tea"}`, "shorter",
 		"grant 7: does not ask again for demo/announce", "announced (1 so far): tea")
@@ -56,7 +56,7 @@ func TestPolicyExplain(t *testing.T) {
 		return d.run(t, append([]string{"policy", "explain"}, args...)...).must(t, exitOK).out
 	}
 	asked := explain("announce", `{"text":"x"}`)
-	has(t, asked, "announce (demo/announce, tier 2) would be asked first: approval_for:announce (layer agent).\n", "GATE", "LAYER", "RULE", "VERDICT", "WHY", "→")
+	has(t, asked, "announce (demo/announce, tier 2) would be asked first: approval_for:announce (layer agent).\n", "GATE", "LAYER", "RULE", "VERDICT", "WHY", "→", `the policy asks for "announce"`)
 	has(t, explain("echo", `{"text":"x"}`), "echo (demo/echo, tier 0) would run")
 	has(t, explain("announce", `{"text":1}`), "would fail its checks (SCHEMA_MISMATCH)")
 	has(t, explain("nosuch\x1b[2J"), `nosuch\u001b[2J would fail its checks (UNKNOWN_TOOL)`)

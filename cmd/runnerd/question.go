@@ -148,7 +148,10 @@ func grantWord(scope runnerdv1.GrantScope) string {
 // grantCovers says for what a grant lets calls pass, in this run.
 func grantCovers(scope runnerdv1.GrantScope, host, tool, program string) string {
 	name := safeLine(host + "/" + tool)
-	if scope == runnerdv1.GrantScope_GRANT_SCOPE_RUN_PREFIX {
+	switch {
+	case scope == runnerdv1.GrantScope_GRANT_SCOPE_RUN_PREFIX && program == "": // not shown to the caller
+		return "for " + name + " running single commands of one program"
+	case scope == runnerdv1.GrantScope_GRANT_SCOPE_RUN_PREFIX:
 		return "for " + name + " running the single command " + quote(program)
 	}
 	return "for " + name + ", whatever its arguments"

@@ -94,7 +94,7 @@ func TestReadmeCommandsWork(t *testing.T) {
 		t.Fatalf("%v:\n%s", err, out)
 	}
 	has(t, string(out), "clock: 20", "approved demo/announce (run lunch", "announced (1 so far): announce lunch at noon",
-		"would be asked first", "would be blocked (READ_ONLY_MODE)", "approved with other arguments demo/announce", "grant 7 of run dinner is revoked",
+		"would be asked first", "would be blocked (READ_ONLY_MODE)", "approved demo/announce with other arguments", "grant 7 of run dinner is revoked",
 		"run incomplete", "ok: ", "runnerd.v1.AuditService", "rpc StartRun", `"approvalDigest"`,
 		`"verdict": "APPROVAL_VERDICT_APPROVE"`, `"type": "run_completed"`, `"stopReason": "STOP_REASON_COMPLETED"`)
 }

@@ -90,7 +90,7 @@ func (a access) check(p Principal) error {
 		return credentialRequired("this method needs a credential")
 	}
 	if !a.owner && !p.HasAnywhere(a.roles) {
-		return permissionDenied("this method needs another role")
+		return permissionDenied("this method needs the role %s", a.roles)
 	}
 	return nil
 }
@@ -107,9 +107,9 @@ func (a access) checkRun(p Principal, run *runnerdv1.Run) error {
 	case roles.Has(a.roles), a.owner && p.owns(run):
 		return nil
 	case roles.Has(RoleViewer) && a.owner:
-		return permissionDenied("only the owner of the run may do that")
+		return permissionDenied("this method is for the owner of the run, and for the role %s on its agent", a.roles)
 	case roles.Has(RoleViewer):
-		return permissionDenied("this method needs another role on the agent of the run")
+		return permissionDenied("this method needs the role %s on the agent of the run", a.roles)
 	}
 	return runNotFound(run.GetRunId())
 }
@@ -122,7 +122,7 @@ func (a access) checkAgent(p Principal, agent string) error {
 	case roles.Has(a.roles):
 		return nil
 	case roles.Has(RoleViewer):
-		return permissionDenied("this method needs another role on the agent")
+		return permissionDenied("this method needs the role %s on the agent", a.roles)
 	}
 	return agentNotFound(agent)
 }
@@ -132,7 +132,7 @@ func (a access) checkAll(p Principal) error {
 	if p.Everywhere.Roles.Has(a.roles) {
 		return nil
 	}
-	return permissionDenied("without a run this method needs its role on all agents")
+	return permissionDenied("without a run this method needs the role %s on all agents", a.roles)
 }
 
 // owns reports whether a principal started a run.

@@ -347,3 +347,15 @@ func TestPathsThatAreNoMethods(t *testing.T) {
 		}
 	})
 }
+
+func TestRoleIsNamed(t *testing.T) {
+	t.Parallel()
+	for role, want := range map[Role]string{
+		RoleApprover: "approver", RoleOperator | RoleApprover: "operator or approver", RoleAll: "viewer or operator or approver or admin",
+	} {
+		err := access{roles: role}.check(Principal{Name: "nobody"})
+		if err == nil || err.Error() != "this method needs the role "+want {
+			t.Errorf("%d: %v, want the role %s", role, err, want)
+		}
+	}
+}

@@ -34,6 +34,17 @@ const (
 // Has reports whether the set has any of the wanted roles.
 func (r Role) Has(wanted Role) bool { return r&wanted != 0 }
 
+// String is the roles as people write them, joined by or.
+func (r Role) String() string {
+	var names []string
+	for i, name := range []string{"viewer", "operator", "approver", "admin"} {
+		if r.Has(1 << i) {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, " or ")
+}
+
 // View is how much of events and runs a viewer sees. The greater is the wider.
 type View uint8
 

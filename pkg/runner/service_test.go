@@ -77,6 +77,11 @@ func TestStartRunRefused(t *testing.T) {
 				"a long id", func(r *runnerdv1.StartRunRequest) { r.RunId = strings.Repeat("r", 129) },
 				codes.InvalidArgument, "INVALID_REQUEST", "run_id run_id",
 			},
+			{
+				"a deny rule without an id", func(r *runnerdv1.StartRunRequest) {
+					r.Policy = &runnerdv1.PolicyLayer{Deny: []*runnerdv1.DenyRule{{Tools: "x"}}}
+				}, codes.InvalidArgument, "INVALID_REQUEST", "policy.deny[0].id",
+			},
 			{"a megabyte and more", func(r *runnerdv1.StartRunRequest) {
 				for range 6 {
 					r.InitialObservations = append(r.InitialObservations, &runnerdv1.InitialObservation{
@@ -92,6 +97,9 @@ func TestStartRunRefused(t *testing.T) {
 			wantReason(t, err, tt.code, tt.reason)
 			if got := fields(err); got != tt.fields {
 				t.Errorf("fields %q, want %q", got, tt.fields)
+			}
+			if strings.Contains(err.Error(), "regex") {
+				t.Errorf("it speaks of patterns: %v", err)
 			}
 			if tt.reason == "AGENT_NOT_FOUND" && strings.Contains(err.Error(), "demo") {
 				t.Errorf("it names other agents: %v", err)

@@ -54,7 +54,7 @@ func (s *Server) validate(method string, req any) error {
 		for _, v := range invalid.Violations {
 			violations = append(violations, Violation{
 				Field:       protovalidate.FieldPathString(v.Proto.GetField()),
-				Description: v.Proto.GetMessage(),
+				Description: inWords(v),
 				Rule:        v.Proto.GetRuleId(),
 			})
 		}
@@ -62,6 +62,33 @@ func (s *Server) validate(method string, req any) error {
 		return internal(fmt.Errorf("validate %s: %w", msg.ProtoReflect().Descriptor().FullName(), err))
 	}
 	return invalidRequest(violations)
+}
+
+// patternWords say what the patterns of the rules are for.
+var patternWords = map[string]string{
+	`\S`:                                    "must not be blank",
+	`^(/.*)?$`:                              "must be an absolute path",
+	`^(step-[1-9][0-9]{0,8})?$`:             "must be the label of a checkpoint, such as step-3",
+	`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`:     "must be 1 to 64 letters, digits, dots, underscores and hyphens, a letter or digit first",
+	`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`:    "must be 1 to 128 letters, digits, dots, underscores and hyphens, a letter or digit first",
+	`^([A-Za-z0-9][A-Za-z0-9._-]{0,127})?$`: "must be up to 128 letters, digits, dots, underscores and hyphens, a letter or digit first",
+}
+
+// inWords is what a broken rule asks for.
+func inWords(v *protovalidate.Violation) string {
+	if v.RuleValue.IsValid() {
+		switch v.Proto.GetRuleId() {
+		case "string.pattern":
+			if words := patternWords[v.RuleValue.String()]; words != "" {
+				return words
+			}
+		case "string.min_bytes":
+			if v.RuleValue.Uint() == 1 {
+				return "must not be empty"
+			}
+		}
+	}
+	return v.Proto.GetMessage()
 }
 
 // invalidRequest is INVALID_REQUEST with the violations, nil if there are none.

@@ -256,7 +256,9 @@ func changedGate(s *subject) *objection {
 func approvalGlobGate(layer *runnerdv1.PolicyLayer, s *subject) *objection {
 	for _, glob := range layer.GetApprovalFor() {
 		if matchesTool(glob, s.tool) {
-			return &objection{verdict: runnerdv1.Verdict_VERDICT_ASK, rule: "approval_for:" + glob}
+			return &objection{
+				verdict: runnerdv1.Verdict_VERDICT_ASK, rule: "approval_for:" + glob, message: fmt.Sprintf("the policy asks for %q", glob),
+			}
 		}
 	}
 	return nil

@@ -42,7 +42,11 @@ func modeGate(layer *runnerdv1.PolicyLayer, s *subject) *objection {
 	tier := min(s.tool.GetTier(), uint32(len(cells)-1))
 	name := ModeNames[layer.GetMode()]
 	o := &objection{verdict: cells[tier], rule: fmt.Sprintf("mode:%s/tier:%d", name, tier)}
-	if o.verdict != block {
+	switch o.verdict {
+	case allow:
+		return o
+	case ask:
+		o.message = fmt.Sprintf("in mode %s a tool of tier %d is asked for", name, tier)
 		return o
 	}
 	o.reason = runnerdv1.CallReason_CALL_REASON_WORKSPACE_WRITE_MODE
