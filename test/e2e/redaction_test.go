@@ -130,7 +130,7 @@ func TestViews(t *testing.T) {
 		shows(t, "events", w.seenBy(t, "redacted", run), "word-task", "word-path", "word-note", "word-answer")
 		shows(t, "run", got(t, "redacted"), "word-task", "word-answer")
 	})
-	t.Run("T-181 raw: everything, for the owner", func(t *testing.T) {
+	t.Run("T-181 A-136 raw: everything, for the owner", func(t *testing.T) {
 		t.Parallel()
 		shows(t, "events", all, words...)
 		shows(t, "run", w.Run(t, run), "word-task", "word-answer", "word-secret")
