@@ -18,8 +18,6 @@ func newAuditCommand(p *program) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Check and export the log",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Example: `  runnerd audit verify
   runnerd audit export --private > log.jsonl`,
 	}

@@ -113,6 +113,22 @@ func TestRunRefusesWhatIsWrong(t *testing.T) {
 	}
 }
 
+// What is no command, and what is no use of one, is refused with what may have been meant.
+func TestMistypedCommands(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ args, want string }{
+		{"aprove", `error: unknown command "aprove" for "runnerd"; did you mean approve?`},
+		{"policy explian", `error: unknown command "explian" for "runnerd policy"; did you mean explain?`},
+		{"audit nonsense", `error: unknown command "nonsense" for "runnerd audit"`},
+		{"grants revoke r", "usage: runnerd grants revoke [flags] RUN GRANT"},
+	} {
+		var out, errs lockedBuffer
+		code := testProgram(&out, &errs, nil).run(t.Context(), strings.Fields(tc.args))
+		r := result{code, out.String(), errs.String()}
+		has(t, r.must(t, exitUsage).err, tc.want)
+	}
+}
+
 func TestExitCodesOfOutcomes(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t, "", "127.0.0.1:0")

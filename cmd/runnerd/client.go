@@ -116,7 +116,10 @@ func (c *connection) transport() (creds credentials.TransportCredentials, secure
 			return nil, false, usageError{fmt.Errorf("--tls-ca: %s holds no certificate", c.caFile)}
 		}
 	}
-	if c.certFile != "" || c.keyFile != "" {
+	if (c.certFile != "") != (c.keyFile != "") {
+		return nil, false, usageError{errors.New("--tls-cert and --tls-key belong together: give both")}
+	}
+	if c.certFile != "" {
 		pair, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
 		if err != nil {
 			return nil, false, usageError{fmt.Errorf("--tls-cert and --tls-key: %w", err)}

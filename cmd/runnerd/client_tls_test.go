@@ -61,8 +61,9 @@ func TestTokenGoesOverTLS(t *testing.T) {
 	if len(got) != 1 || got[0].GetRunId() != "Bearer secret" {
 		t.Errorf("got %v", got)
 	}
-	has(t, runs("--tls").must(t, exitUnreachable).err, "certificate") // nobody knows this one
-	runs().must(t, exitUnreachable)                                   // it does not speak plain text
+	has(t, runs("--tls").must(t, exitUnreachable).err, "hint: give the certificates that sign its own") // nobody knows this one
+	has(t, runs().must(t, exitUnreachable).err, "hint: if it takes TLS only")                           // it does not speak plain text
+	has(t, runs("--tls-ca", ca, "--tls-cert", ca).must(t, exitUsage).err, "--tls-cert and --tls-key belong together")
 	has(t, runs("--tls-ca", "/nowhere").must(t, exitUsage).err, "--tls-ca")
 }
 

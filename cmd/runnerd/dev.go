@@ -20,6 +20,10 @@ func newDevCommand() *cobra.Command {
 		Short: "Serve scripted decide services and tool hosts",
 		Long: `Serve scripted decide services and tool hosts, to try out runnerd, and to test agents and clients without a
 model. What they do stands in a YAML file; --example prints one.`,
+		Example: `  runnerd dev decide --example > brain.yaml
+  runnerd dev decide --script brain.yaml --listen 127.0.0.1:7791
+  runnerd dev tools --example > hands.yaml
+  runnerd dev tools --script hands.yaml --listen 127.0.0.1:7790`,
 	}
 	cmd.AddCommand(newDevDecideCommand(), newDevToolsCommand())
 	return cmd

@@ -127,8 +127,7 @@ func explainStatus(err error, st *status.Status) (code int, text, hint string) {
 	if info == nil {
 		switch st.Code() { //nolint:exhaustive // what a daemon says has an ErrorInfo; these come from the transport
 		case codes.Unavailable:
-			return exitUnreachable, prefix + "no daemon answers: " + dialing.ReplaceAllString(message, "$1"),
-				"start one with runnerd serve, or name another with --addr or RUNNERD_ADDR"
+			return exitUnreachable, prefix + "no daemon answers: " + dialing.ReplaceAllString(message, "$1"), transportHint(message)
 		case codes.Canceled:
 			return exitInterrupted, "interrupted", ""
 		case codes.DeadlineExceeded:
@@ -137,6 +136,21 @@ func explainStatus(err error, st *status.Status) (code int, text, hint string) {
 		return exitFailure, text, ""
 	}
 	return exitFailure, text, hints[runnerdv1.ErrorReason(runnerdv1.ErrorReason_value["ERROR_REASON_"+info.GetReason()])]
+}
+
+// transportHint says what may help against what the system says of a connection.
+func transportHint(message string) string {
+	for _, known := range []struct{ said, hint string }{
+		{"reading server preface", "if it takes TLS only, give the certificates that sign its own with --tls-ca or RUNNERD_TLS_CA"},
+		{"does not look like a TLS handshake", "it takes no TLS: leave out the --tls flags and RUNNERD_TLS_CA"},
+		{"failed to verify certificate", "give the certificates that sign its own with --tls-ca or RUNNERD_TLS_CA, and the name in it with --addr"},
+		{"certificate required", "it wants a certificate: show one with --tls-cert and --tls-key"},
+	} {
+		if strings.Contains(message, known.said) {
+			return known.hint
+		}
+	}
+	return "start one with runnerd serve, or name another with --addr or RUNNERD_ADDR"
 }
 
 // dialing finds what the system said in what gRPC says of a connection.

@@ -84,7 +84,8 @@ func newPolicyCommand(p *program) *cobra.Command {
 		Short: "See what policy would say to a call",
 		Long: `Policy decides whether a call runs, is asked, or is blocked. It comes in layers: that of
 the agent, the configured policies a run names, and that of its request. Each can only
-make it stricter.`,
+make it stricter. docs/policy.md tells all of it.`,
+		Example: `  runnerd policy explain announce '{"text":"lunch"}'`,
 	}
 	cmd.AddCommand(newExplainCommand(p))
 	return cmd

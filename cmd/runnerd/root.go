@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -24,10 +26,6 @@ func newRoot(p *program) *cobra.Command {
 		Long:          rootLong,
 		SilenceErrors: true, // report prints them, safely
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return cmd.Help()
-		},
 	}
 	root.SetIn(p.in)
 	root.SetOut(p.out)
@@ -56,13 +54,20 @@ func newRoot(p *program) *cobra.Command {
 	return root
 }
 
-// markUsage makes wrong arguments of every command usage errors, as wrong
-// flags are.
+// markUsage makes wrong arguments of every command usage errors, as wrong flags are. What only holds other commands
+// shows its help, and takes no other word for one of them.
 func markUsage(cmd *cobra.Command) {
+	if cmd.HasSubCommands() && !cmd.Runnable() {
+		cmd.Args, cmd.RunE = noSuchCommand, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	}
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(cmd *cobra.Command, args []string) error {
 			if err := check(cmd, args); err != nil {
-				return usageError{fmt.Errorf("%w\nsee %s --help", err, cmd.CommandPath())}
+				usage := ""
+				if !cmd.HasSubCommands() {
+					usage = "\nusage: " + cmd.UseLine()
+				}
+				return usageError{fmt.Errorf("%w%s\nsee %s --help", err, usage, cmd.CommandPath())}
 			}
 			return nil
 		}
@@ -70,4 +75,19 @@ func markUsage(cmd *cobra.Command) {
 	for _, child := range cmd.Commands() {
 		markUsage(child)
 	}
+}
+
+// noSuchCommand refuses what is no command, and names those that it may have been meant for.
+func noSuchCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("unknown command %q for %q", args[0], cmd.CommandPath())
+	if cmd.SuggestionsMinimumDistance <= 0 {
+		cmd.SuggestionsMinimumDistance = 2
+	}
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		text += "; did you mean " + strings.Join(near, " or ") + "?"
+	}
+	return errors.New(text)
 }
