@@ -184,7 +184,7 @@ func newWorld(t *testing.T, all []*recording, kills int) *world {
 			if run.host, err = harness.NewHands(tools...); err != nil {
 				t.Fatal(err)
 			}
-			cfg.ToolHosts[run.agent] = &configv1.ToolHost{Address: run.host.Addr}
+			cfg.ToolHosts[run.agent] = &configv1.ToolHost{Address: run.host.Addr, Tools: vouched(p.Tools)}
 			cfg.Agents[run.agent] = &configv1.Agent{
 				DecideService: "recorded", ToolHosts: []string{run.agent},
 				Policy: &configv1.Policy{Mode: "danger-full-access", Paths: &configv1.Paths{Off: true}}, // all that ran is to run
@@ -204,16 +204,24 @@ func newWorld(t *testing.T, all []*recording, kills int) *world {
 	return w
 }
 
-// offer is the tools as their host lists them. All can be repeated; those with an even name also together.
+// offer is the tools as their host lists them. All can be repeated.
 func offer(tools []recordTool) []*runnerdv1.ToolDefinition {
 	var out []*runnerdv1.ToolDefinition
 	for _, tool := range tools {
 		d := harness.Tool(tool.Name, string(tool.InputSchema), harness.Idempotent)
-		if len(tool.Name)%2 == 0 {
-			harness.ReadOnly(d.Annotations)
-		}
 		d.Description = tool.Description
 		out = append(out, d)
+	}
+	return out
+}
+
+// vouched is what the operator says of tools: those with an even name run together, whatever their name says that they do.
+func vouched(tools []recordTool) map[string]*configv1.Tool {
+	out := map[string]*configv1.Tool{}
+	for _, tool := range tools {
+		if len(tool.Name)%2 == 0 {
+			out[tool.Name] = &configv1.Tool{Tier: proto.Uint32(0)}
+		}
 	}
 	return out
 }
