@@ -102,12 +102,9 @@ func (v *node) at(key string) *node {
 	if !strings.HasPrefix(key, "/") {
 		return v.member(key)
 	}
-	for token := range strings.SplitSeq(key[1:], "/") {
+	for token := range jsontext.Pointer(key).Tokens() {
 		switch v.kind {
 		case jsontext.KindBeginObject:
-			if strings.Contains(token, "~") {
-				token = pointerToken.Replace(token)
-			}
 			v = v.member(token)
 		case jsontext.KindBeginArray:
 			v = v.item(token)
@@ -120,8 +117,6 @@ func (v *node) at(key string) *node {
 	}
 	return v
 }
-
-var pointerToken = strings.NewReplacer("~1", "/", "~0", "~")
 
 // item returns an item of an array by its index as JSON Pointers write it.
 func (v *node) item(index string) *node {

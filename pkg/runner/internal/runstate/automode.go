@@ -11,8 +11,9 @@ import (
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 )
 
-// autoListGate blocks the tools that auto mode must not use; nil auto is off.
-func autoListGate(auto *runnerdv1.AutoMode, s *subject) *objection {
+// autoListGate blocks the tools that auto mode must not use.
+func autoListGate(spec *runnerdv1.RunSpec, s *subject) *objection {
+	auto := spec.GetAutoMode()
 	if auto == nil {
 		return nil
 	}

@@ -1,9 +1,10 @@
 package runstate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"strings"
+	"iter"
 
 	runnerdv1 "github.com/runnerd/runnerd/gen/runnerd/v1"
 )
@@ -168,105 +169,71 @@ type objection struct {
 	message           string // of a block: what the model and people are told
 }
 
+// gate is one rule that a call has to pass. It looks at each layer of the policy, or at the run as a whole: one of the two
+// is set. It gives nil where it has nothing against the call.
+type gate struct {
+	name  string
+	layer func(*runnerdv1.PolicyLayer, *subject) *objection
+	run   func(*runnerdv1.RunSpec, *subject) *objection
+}
+
 // gateAuto is the gate of auto mode.
 const gateAuto = "auto_mode"
 
-// layerGates are the gates that look at every layer of a policy, in their order. Each gives nil if the layer has
-// nothing against the call.
-var layerGates = []struct {
-	name string
-	gate func(*runnerdv1.PolicyLayer, *subject) *objection
-}{
-	{"file_policy", denyGate},
-	{"paths", pathGate},
-	{"sensitive_paths", sensitiveGate},
-	{"plan", planGate},
-	{gateAuto, nil}, // belongs to no layer
-	{"mode", modeGate},
-	{"approval_for", approvalGlobGate},
+// gatesInOrder are all gates, in the order in which calls pass them.
+var gatesInOrder = [...]gate{
+	{name: "catalogue", run: changedGate},
+	{name: "file_policy", layer: denyGate},
+	{name: "paths", layer: pathGate},
+	{name: "sensitive_paths", layer: sensitiveGate},
+	{name: "plan", layer: planGate},
+	{name: gateAuto, run: autoListGate},
+	{name: "mode", layer: modeGate},
+	{name: "approval_for", layer: approvalGlobGate},
+}
+
+// says goes through what a gate says to a call, by layer. A gate that looks at the whole run says nothing unless it has
+// something against the call.
+func (g gate) says(spec *runnerdv1.RunSpec, s *subject) iter.Seq2[string, *objection] {
+	return func(yield func(string, *objection) bool) {
+		if g.run != nil {
+			if o := g.run(spec, s); o != nil {
+				yield("", o)
+			}
+			return
+		}
+		for _, layer := range spec.GetPolicy() {
+			if !yield(layer.GetName(), g.layer(layer, s)) {
+				return
+			}
+		}
+	}
 }
 
 // gates passes a call through all gates: the first block decides, else the first ask, else it is allowed. What each
 // gate says of each layer is told to visit, if there is one; nil: nothing.
 func gates(spec *runnerdv1.RunSpec, s *subject, visit func(gate, layer string, o *objection)) objection {
-	allowed := objection{verdict: runnerdv1.Verdict_VERDICT_ALLOW, gate: "policy", rule: "no_objection"}
+	allowed := &objection{verdict: allow, gate: "policy", rule: "no_objection"}
+	var allowing, asking *objection // the first that does
 	s.workspace = workspaceOf(spec)
-	var asked *objection
-	object := func(gate, layer string, o *objection) (blocked bool) {
-		if o != nil {
-			o.gate, o.layer = gate, layer
-		}
-		if visit != nil {
-			visit(gate, layer, o)
-		}
-		if o == nil {
-			return false
-		}
-		switch o.verdict {
-		case runnerdv1.Verdict_VERDICT_BLOCK:
-			return true
-		case runnerdv1.Verdict_VERDICT_ASK:
-			if asked == nil {
-				asked = o
+	for _, g := range gatesInOrder {
+		for layer, o := range g.says(spec, s) {
+			if o != nil {
+				o.gate, o.layer = g.name, layer
 			}
-		default: // allows, and says by which rule
-			if allowed.gate == "policy" {
-				allowed = *o
+			if visit != nil {
+				visit(g.name, layer, o)
 			}
-		}
-		return false
-	}
-	if o := changedGate(s); object("catalogue", "", o) {
-		return *o
-	}
-	for _, g := range layerGates {
-		if g.gate == nil && spec.GetAutoMode() == nil {
-			continue
-		}
-		if g.gate == nil {
-			if o := autoListGate(spec.GetAutoMode(), s); object(g.name, "", o) {
+			switch {
+			case o == nil:
+			case o.verdict == block:
 				return *o
-			}
-			continue
-		}
-		for _, layer := range spec.GetPolicy() {
-			if o := g.gate(layer, s); object(g.name, layer.GetName(), o) {
-				return *o
+			case o.verdict == ask:
+				asking = cmp.Or(asking, o)
+			default: // allows, and says by which rule
+				allowing = cmp.Or(allowing, o)
 			}
 		}
 	}
-	if asked != nil {
-		return *asked
-	}
-	return allowed
-}
-
-// changedGate blocks a tool that is not what it was when the catalogue was pinned.
-func changedGate(s *subject) *objection {
-	if !s.found.Changed {
-		return nil
-	}
-	return &objection{
-		verdict: runnerdv1.Verdict_VERDICT_BLOCK, rule: "tool_changed", reason: runnerdv1.CallReason_CALL_REASON_TOOL_CHANGED,
-		message: "not run: the host has changed the tool since this run began; only a new run can use it",
-	}
-}
-
-// approvalGlobGate asks for the tools that the layer names.
-func approvalGlobGate(layer *runnerdv1.PolicyLayer, s *subject) *objection {
-	for _, glob := range layer.GetApprovalFor() {
-		if matchesTool(glob, s.tool) {
-			return &objection{
-				verdict: runnerdv1.Verdict_VERDICT_ASK, rule: "approval_for:" + glob, message: fmt.Sprintf("the policy asks for %q", glob),
-			}
-		}
-	}
-	return nil
-}
-
-// matchesTool reports whether a glob means the tool: by its own name, or by the name under which it is offered; "tool:"
-// may stand before it.
-func matchesTool(glob string, tool *Tool) bool {
-	glob = strings.TrimPrefix(glob, "tool:")
-	return matchesName(glob, tool.GetName()) || tool.GetOfferedName() != tool.GetName() && matchesName(glob, tool.GetOfferedName())
+	return *cmp.Or(asking, allowing, allowed)
 }

