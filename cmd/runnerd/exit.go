@@ -188,6 +188,7 @@ var hints = map[runnerdv1.ErrorReason]string{
 	runnerdv1.ErrorReason_ERROR_REASON_GRANT_NOT_POSSIBLE:   "the approval stays open; runnerd approvals shows which grants it can be given with",
 	runnerdv1.ErrorReason_ERROR_REASON_GRANT_NOT_FOUND:      "runnerd grants lists those that hold",
 	runnerdv1.ErrorReason_ERROR_REASON_TOOL_CHANGED:         "answer it with runnerd deny; a new run is offered the tool as it is now",
+	runnerdv1.ErrorReason_ERROR_REASON_OTHER_VERSION:        "finish it with the version of runnerd that started it; it can be read with this one",
 	runnerdv1.ErrorReason_ERROR_REASON_PATH_CHANGED:         "look at where the path leads now; runnerd deny refuses the call, runnerd approve --edit runs another",
 	runnerdv1.ErrorReason_ERROR_REASON_BAD_CURSOR:           "cursors belong to one data folder; start without one",
 	runnerdv1.ErrorReason_ERROR_REASON_UNKNOWN_EVENT_TYPE:   "docs/events.md lists the types",

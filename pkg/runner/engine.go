@@ -147,7 +147,7 @@ func (e *engine) guard() (err error) {
 // until somebody brings something. What was in progress is lost, also if it is this process that drives the run again.
 func (e *engine) fail(err error) {
 	reported := toError(notFound(e.run, err))
-	bug := false
+	bug := false // the clock does not wake the run again
 	switch kind := reported.Kind(); {
 	case e.r.ctx.Err() != nil:
 		reported = errDraining()
@@ -155,6 +155,9 @@ func (e *engine) fail(err error) {
 		bug = true
 		e.r.log.Error("a run is stopped by a bug or a damaged log; it is tried again at the next start",
 			"run", e.run, "error", err)
+	case errors.Is(err, errOtherVersion):
+		bug = true
+		e.r.log.Error("a run is left alone: finish it with the version of runnerd that started it", "run", e.run, "error", err)
 	}
 	e.r.mu.Lock()
 	delete(e.r.engines, e.run)
@@ -223,8 +226,13 @@ func (e *engine) reload(ctx context.Context) error {
 		e.st.SetBehind(e.r.behind(inherited, e.st.LastTime()))
 		e.body = body
 		e.head.Store(e.claim.Head)
-		e.spec, err = e.r.store.spec(ctx, e.st.SpecDigest())
-		return err
+		if e.spec, err = e.r.store.spec(ctx, e.st.SpecDigest()); err != nil {
+			return err
+		}
+		if holdsUnknown(e.spec) {
+			return errOtherVersion
+		}
+		return nil
 	})
 }
 

@@ -67,6 +67,7 @@ var reasonKinds = map[runnerdv1.ErrorReason]Kind{
 	runnerdv1.ErrorReason_ERROR_REASON_DIGEST_MISMATCH:      KindPrecondition,
 	runnerdv1.ErrorReason_ERROR_REASON_TOOL_CHANGED:         KindPrecondition,
 	runnerdv1.ErrorReason_ERROR_REASON_PATH_CHANGED:         KindPrecondition,
+	runnerdv1.ErrorReason_ERROR_REASON_OTHER_VERSION:        KindPrecondition,
 	runnerdv1.ErrorReason_ERROR_REASON_USE_RESUME:           KindPrecondition,
 	runnerdv1.ErrorReason_ERROR_REASON_RUN_ACTIVE:           KindPrecondition,
 	runnerdv1.ErrorReason_ERROR_REASON_APPROVAL_OPEN:        KindPrecondition,

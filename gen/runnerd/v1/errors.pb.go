@@ -91,6 +91,9 @@ const (
 	// FAILED_PRECONDITION: a path of the call leads elsewhere than when the approval was asked; deny it, or approve it with
 	// other arguments.
 	ErrorReason_ERROR_REASON_PATH_CHANGED ErrorReason = 51
+	// FAILED_PRECONDITION: the run was started by another version of runnerd, with rules that this one does not know; it
+	// can be read, and goes on under that version only.
+	ErrorReason_ERROR_REASON_OTHER_VERSION ErrorReason = 52
 	// OUT_OF_RANGE: after_sequence or the cursor is past the head; the ErrorInfo metadata has "head".
 	ErrorReason_ERROR_REASON_PAST_HEAD ErrorReason = 60
 	// RESOURCE_EXHAUSTED: the disk is full; RetryInfo says when to try again.
@@ -151,6 +154,7 @@ var (
 		49:  "ERROR_REASON_INPUT_REQUIRED",
 		50:  "ERROR_REASON_TOOL_CHANGED",
 		51:  "ERROR_REASON_PATH_CHANGED",
+		52:  "ERROR_REASON_OTHER_VERSION",
 		60:  "ERROR_REASON_PAST_HEAD",
 		70:  "ERROR_REASON_DISK_FULL",
 		71:  "ERROR_REASON_OVERLOADED",
@@ -196,6 +200,7 @@ var (
 		"ERROR_REASON_INPUT_REQUIRED":       49,
 		"ERROR_REASON_TOOL_CHANGED":         50,
 		"ERROR_REASON_PATH_CHANGED":         51,
+		"ERROR_REASON_OTHER_VERSION":        52,
 		"ERROR_REASON_PAST_HEAD":            60,
 		"ERROR_REASON_DISK_FULL":            70,
 		"ERROR_REASON_OVERLOADED":           71,
@@ -243,7 +248,7 @@ var File_runnerd_v1_errors_proto protoreflect.FileDescriptor
 const file_runnerd_v1_errors_proto_rawDesc = "" +
 	"\n" +
 	"\x17runnerd/v1/errors.proto\x12\n" +
-	"runnerd.v1*\x89\v\n" +
+	"runnerd.v1*\xa9\v\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12 \n" +
 	"\x1cERROR_REASON_INVALID_REQUEST\x10\x01\x12 \n" +
@@ -276,7 +281,8 @@ const file_runnerd_v1_errors_proto_rawDesc = "" +
 	" ERROR_REASON_LIMIT_STILL_REACHED\x100\x12\x1f\n" +
 	"\x1bERROR_REASON_INPUT_REQUIRED\x101\x12\x1d\n" +
 	"\x19ERROR_REASON_TOOL_CHANGED\x102\x12\x1d\n" +
-	"\x19ERROR_REASON_PATH_CHANGED\x103\x12\x1a\n" +
+	"\x19ERROR_REASON_PATH_CHANGED\x103\x12\x1e\n" +
+	"\x1aERROR_REASON_OTHER_VERSION\x104\x12\x1a\n" +
 	"\x16ERROR_REASON_PAST_HEAD\x10<\x12\x1a\n" +
 	"\x16ERROR_REASON_DISK_FULL\x10F\x12\x1b\n" +
 	"\x17ERROR_REASON_OVERLOADED\x10G\x12\x1c\n" +
