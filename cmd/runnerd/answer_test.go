@@ -69,7 +69,7 @@ func TestApproveWithAnEditor(t *testing.T) {
 	t.Run("changed, with what was wrong edited again", func(t *testing.T) {
 		t.Parallel()
 		// First it writes what is no JSON, then what is. It sees a file that only its owner can read.
-		editor := script(t, `stat -c %a "$1" | grep -qx 600 || exit 1
+		editor := script(t, `test -n "$(find "$1" -perm 600)" || exit 1
 grep -q broken "$1" && echo '{"command": "git log"}' > "$1" || echo '{ broken' > "$1"`)
 		f := &fakeDaemon{approval: shellApproval()}
 		k := newTypist()
